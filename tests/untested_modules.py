@@ -35,6 +35,10 @@ REASONS: Mapping[str, Reason] = {
         "quorum/raft/test_node.py",
         "values only",
     ),
+    "replication/followed_partition.py": Reason(
+        "replication/test_follower.py",
+        "values of that core, and where logs are cut: each line of Kafka's decisions",
+    ),
     "client/in_flight.py": Reason(
         "client/test_connection.py",
         "frames and correlation ids: split, hostile and late responses on both of its users",

@@ -218,6 +218,19 @@ class LogManager(LogDirectories):
             self.on_cleaned_cut(log)
         return is_cut
 
+    def truncate_fully(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Delete all records of that log, which begins anew at offset. Blocks. The checkpoints on
+        disk say so before anything is written there, see `truncate`. Raises LogDirectoryError.
+        """
+        log = self._logs.get(topic_partition)
+        if log is None:
+            raise InvariantError(f"{topic_partition} has no log")
+        log.truncate_fully(offset, now_ms=self.now_ms())
+        self.checkpoints.write_recovery_points()
+        self.checkpoints.write_start_offsets()
+        if self.on_cleaned_cut is not None:
+            self.on_cleaned_cut(log)
+
     # -- periodic work ----------------------------------------------------------------------------
 
     def retire(self, now_ms: int, *, defer: bool = False) -> Iterator[tuple[PartitionLog, int]]:

@@ -45,6 +45,7 @@ from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import KafkaError
+from kbroker.replication.isr import IsrPorts
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
@@ -198,6 +199,7 @@ class BrokerRole:
             self._timers,
             self._config,
             knows=self._hosted.exists,
+            isr_ports=IsrPorts(self.metadata),
             offloads=self._resources.offload,
             random=self._resources.random,
             memory=self._memory,

@@ -263,7 +263,7 @@ def _check_partition(
     if partition.role is not _LEADER:
         return Refused(partition.check_leader())
     if request.acks == -1:
-        if len(partition.isr) < partition.min_isr:
+        if partition.is_under_min_isr:
             return Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.topic_partition} has {len(partition.isr)} replicas "
@@ -296,7 +296,7 @@ class _PendingAppend(OffsetWaiter):
         if partition.high_watermark < self.required_offset:
             error = partition.check_leader()
             self.response.resolve(Refused(error or ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        elif partition.is_under_min_isr:
+        elif partition.is_acknowledged_under_min_isr:
             error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             self.response.resolve(Refused(error, appended=self._appended))
         else:

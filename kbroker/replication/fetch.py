@@ -29,6 +29,7 @@ from kbroker.replication.partition_read import (
     NO_LEADER,
     NO_SNAPSHOT,
     PartitionData,
+    is_settled,
     read_partition,
     readable_end,
 )
@@ -256,7 +257,7 @@ class FetchReader:
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
-        follows = fetch_set.replica_id >= 0  # every fetch of a follower says where it is
+        follows = fetch_set.replica_id >= 0
         outgoing = progress.outgoing
         left = limits.max_bytes
         for wanted in asked:
@@ -295,7 +296,9 @@ class FetchReader:
                 if data.diverging_epoch is not NO_EPOCH:
                     progress.urgent = True
                     outgoing[wanted] = data
-                elif wanted.fetch_offset >= readable_end(partition, fetch_set) and not follows:
+                elif wanted.fetch_offset >= readable_end(partition, fetch_set) and (
+                    not follows or is_settled(wanted, partition)
+                ):
                     del dirty[wanted]
                     wanted.dirty = False
                     if lasts and not wanted.watching:

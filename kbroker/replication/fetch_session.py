@@ -40,7 +40,7 @@ class FetchSession(FetchSet):
     the account has for it.
     """
 
-    __slots__ = ("by_id", "charged_bytes", "created_ms", "epoch", "id", "last_used_ms")
+    __slots__ = ("by_id", "charged_bytes", "created_ms", "epoch", "id")
 
     lasts = True
 

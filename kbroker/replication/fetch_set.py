@@ -120,17 +120,36 @@ class FetchPartition:
         self.watching = False
 
 
+class FollowerPartition(FetchPartition):
+    """A partition as a follower reads it. In a session it is clean while the follower is at the
+    leader's end, which each request of the session confirms without naming the partition.
+    """
+
+    __slots__ = ()
+
+    def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
+        """As of a consumer; the leader learns when the follower was at the end last."""
+        if not self.dirty and self.partition is not None:
+            self.partition.in_sync.was_at_end(
+                self.owner.replica_id, self.fetch_offset, self.owner.last_used_ms
+            )
+        super().moved(high_watermark_bytes, stable_bytes)
+
+
 class FetchSet:
     """The partitions one request, or one session, reads. waiter: the fetch that waits on it now, if
-    any.
+    any. replica_epoch: of the broker that follows, as its newest request says; -1 unknown.
+    last_used_ms: when the newest request of a session came.
     """
 
     __slots__ = (
         "closed",
         "dirty",
+        "last_used_ms",
         "names_bytes",
         "partitions",
         "read_committed",
+        "replica_epoch",
         "replica_id",
         "size",
         "waiter",
@@ -138,6 +157,8 @@ class FetchSet:
 
     lasts: ClassVar[bool] = False
     """Whether the set outlives the request, so that its partitions are worth watching."""
+
+    last_used_ms: int
 
     def __init__(self, replica_id: int = -1) -> None:
         self.partitions: dict[TopicKey, dict[int, FetchPartition]] = {}
@@ -147,6 +168,7 @@ class FetchSet:
         self.closed = False
         self.read_committed = False
         self.replica_id = replica_id
+        self.replica_epoch = -1
         self.waiter: BytesWaiter | None = None
 
     @property
@@ -161,6 +183,7 @@ class FetchSet:
     def update(self, topics: Sequence[FetchRequest.FetchTopic], *, by_id: bool) -> None:
         """Add or change the partitions that a request names; the last word on one counts."""
         dirty = self.dirty
+        kind = FetchPartition if self.replica_id < 0 else FollowerPartition
         for topic in topics:
             key: TopicKey = topic.topic_id if by_id else topic.topic
             indexes = self.partitions.get(key)
@@ -171,7 +194,7 @@ class FetchSet:
                 index = asked.partition
                 partition = indexes.get(index)
                 if partition is None:
-                    partition = indexes[index] = FetchPartition(self, key, index)
+                    partition = indexes[index] = kind(self, key, index)
                     self.size += 1
                     dirty[partition] = None
                 elif not partition.dirty:

@@ -17,9 +17,10 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.fetch_set import TopicKey
+from kbroker.replication.isr import IsrPorts
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import TimeSlices
 
@@ -51,9 +52,11 @@ class Hosting:
 
     knows: whether the metadata has a partition of this topic (name or id) and index; decides
     between "unknown" and "not here". orders: runs the orders in turns of the loop. lag_max_ms:
-    replica.lag.time.max.ms. on_directory: called with (partition, topic id, directory id) where a
-    replica is in another directory than the metadata says. on_directory_failed: called with the
-    path of a failed directory once its partitions are offline.
+    replica.lag.time.max.ms. isr_ports: None if this broker is the only one.
+    on_directory: called with (partition, topic id, directory id) where a replica is in another
+    directory than the metadata says. on_directory_failed: called with the path of a failed
+    directory once its partitions are offline. on_role: called with a partition after each order for
+    it, and once it is offline or no longer hosted.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Hosting:
         knows: Callable[[TopicKey, int], bool],
         orders: TimeSlices,
         lag_max_ms: int,
+        isr_ports: IsrPorts | None = None,
     ) -> None:
         self.node_id = node_id
         self.logs = logs
@@ -72,6 +76,8 @@ class Hosting:
         self._timers = timers
         self._orders = orders
         self._lag_max_ms = lag_max_ms
+        self._isr_ports = isr_ports
+        self._shrinking: TimerHandle | None = None
         self._topics: dict[str, HostedTopic] = {}
         self._topics_by_id: dict[Uuid, HostedTopic] = {}
         self._leadership_callbacks: list[LeadershipCallback] = []
@@ -79,6 +85,7 @@ class Hosting:
         self._log_starts: dict[TopicPartition, int] = {}
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
         self.on_directory_failed: Callable[[Path], None] | None = None
+        self.on_role: Callable[[Partition], object] = lambda partition: None
         logs.on_offline = self._directory_offline
 
     # what there is
@@ -162,10 +169,23 @@ class Hosting:
         """
         self._orders.close()
 
+    def start_shrinking_isrs(self) -> None:
+        """Begin to look for members of ISRs that lag, every half of replica.lag.time.max.ms."""
+        delay_ms = self._lag_max_ms // 2
+        self._shrinking = self._timers.call_later(delay_ms, self._shrink_isrs)
+
+    def _shrink_isrs(self) -> None:
+        now_ms = self._timers.monotonic_ms()
+        for partition in self.partitions():
+            partition.shrink_isr(now_ms)
+        self.start_shrinking_isrs()
+
     def close(self) -> None:
         """Answer the requests that wait in a partition (NOT_LEADER_OR_FOLLOWER): the broker stops.
         They end in the purgatory's next turn.
         """
+        if self._shrinking is not None:
+            self._shrinking.cancel()
         for partition in self.partitions():
             partition.remove()
 
@@ -185,6 +205,9 @@ class Hosting:
     def _apply_order(self, order: Order) -> None:
         if isinstance(order, HostPartition):
             self._host(order)
+            partition = self.partition(order.topic_partition)
+            if partition is not None:
+                self.on_role(partition)
         elif isinstance(order, RemovePartition):
             self._remove(order)
         else:
@@ -272,6 +295,7 @@ class Hosting:
             log,
             high_watermark=self._watermarks.pop(key, 0),
             lag_max_ms=self._lag_max_ms,
+            isr_ports=self._isr_ports,
         )
         self._log_starts[key] = log.log_start_offset
         topic = self._topic_for(key.topic, order.topic_id)
@@ -315,6 +339,7 @@ class Hosting:
             if partition is not None:
                 was_leader = partition.is_leader
                 partition.remove()
+                self.on_role(partition)
                 if was_leader:
                     self._tell_leadership(key, None)
         if self._watermarks is not None:
@@ -363,6 +388,7 @@ class Hosting:
             return
         was_leader = partition.is_leader
         partition.go_offline()
+        self.on_role(partition)
         if was_leader:
             self._tell_leadership(partition.topic_partition, None)
 

@@ -33,6 +33,7 @@ from kbroker.replication.fetch import FetchLimits, FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache
 from kbroker.replication.fetch_set import TopicKey
 from kbroker.replication.hosting import Hosting
+from kbroker.replication.isr import IsrPorts
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset
@@ -53,9 +54,9 @@ HIGH_WATERMARK: Final = -1
 class ReplicaManager:
     """See the module's docstring.
 
-    knows: see `Hosting`. offloads: makes the threads that blocking work is given to. slices: makes
-    the slices that long work on the loop is cut into. fair_slices: what requests that take long are
-    cut into; None: slices of real time, on timers.
+    knows, isr_ports: see `Hosting`. offloads: makes the threads that blocking work is
+    given to. slices: makes the slices that long work on the loop is cut into. fair_slices: what
+    requests that take long are cut into; None: slices of real time, on timers.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ReplicaManager:
         config: BrokerConfig,
         *,
         knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
+        isr_ports: IsrPorts | None = None,
         offloads: OffloadFactory,
         random: Random,
         memory: Memory | None = None,
@@ -81,6 +83,7 @@ class ReplicaManager:
             knows=knows,
             orders=slices(),
             lag_max_ms=config.get_int("replica.lag.time.max.ms"),
+            isr_ports=isr_ports,
         )
         self.find = self.hosting.find
         self.topic = self.hosting.topic
@@ -189,6 +192,8 @@ class ReplicaManager:
         context = self.sessions.context(request, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
         if context.error:
             return FetchResponse(error_code=int(context.error))
+        if replica_id >= 0:
+            context.fetch_set.replica_epoch = request.replica_state.replica_epoch
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         return self._reader.fetch(
@@ -211,6 +216,8 @@ class ReplicaManager:
         )
         if context.error:
             return FetchResponse(error_code=int(context.error))
+        if replica_id >= 0:
+            context.fetch_set.replica_epoch = request.replica_state.replica_epoch
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         limits = FetchLimits(
@@ -371,9 +378,10 @@ class ReplicaManager:
     # periodic work and the end
 
     def start(self) -> None:
-        """Begin the periodic work: retention, flushing, checkpoints."""
+        """Begin the periodic work: retention, flushing, checkpoints, shrinking ISRs."""
         self._maintenance.start()
         self.mover.start()
+        self.hosting.start_shrinking_isrs()
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
         """Move the start of a log led here up to offset (DeleteRecords), -1 for the high watermark.

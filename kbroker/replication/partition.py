@@ -2,17 +2,16 @@
 offset.
 
 KIP-101 and KIP-320 (leader epochs), KIP-497 (ISR changes go through the controller), KIP-966 (no
-progress below min.insync.replicas). The leader keeps two sets: the committed ISR, which the
-controller knows, and the maximal ISR, which also holds members whose admission is under way; the
-high watermark waits for the maximal one, so that a member already counted by the controller never
-lacks a committed record.
+progress below min.insync.replicas). A leader moves the high watermark by what its followers have
+fetched, a follower by what its leader says.
 
     offline -> leader | follower      become_leader, become_follower (a newer leader epoch)
     leader <-> follower               the same
     any -> offline                    go_offline (log directory failed), remove
 
 Decisions only: records are in `log`, known here by the port `replica_log`; waiting is in
-`purgatory`, reading in `fetch`. What the leader knows of a follower is in `remote_replica`.
+`purgatory`, reading in `fetch`. Followers and ISR of a leader are in `isr`, the fetching of a
+follower is decided on in `follower`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,13 @@ from enum import IntEnum
 
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.isr import (
+    AWAIT_METADATA,
+    NOT_CARRIED_OUT,
+    InSyncReplicas,
+    IsrPorts,
+    IsrProposal,
+)
 from kbroker.replication.purgatory import Waiter, Watcher
 from kbroker.replication.remote_replica import RemoteReplica
 from kbroker.replication.replica_log import ReplicaLog
@@ -52,12 +58,12 @@ class Partition:
         "_end_watchers",
         "_last_end",
         "_offset_waiters",
+        "_proposals",
         "_stable_bytes",
         "_watchers",
         "commits_alone",
         "high_watermark",
-        "isr",
-        "lag_max_ms",
+        "in_sync",
         "last_stable_offset",
         "leader",
         "leader_epoch",
@@ -66,8 +72,6 @@ class Partition:
         "min_isr",
         "node_id",
         "partition_epoch",
-        "pending_isr",
-        "remotes",
         "removed",
         "replicas",
         "role",
@@ -84,12 +88,14 @@ class Partition:
         *,
         high_watermark: int = 0,
         lag_max_ms: int = 30_000,
+        isr_ports: IsrPorts | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.node_id = node_id
         self.log = log
-        self.lag_max_ms = lag_max_ms
+        brokers, self._proposals = isr_ports or IsrPorts()
+        self.in_sync = InSyncReplicas(node_id, brokers, lag_max_ms)
         self.role = Role.OFFLINE
         self.removed = False
         self.commits_alone = False
@@ -99,10 +105,7 @@ class Partition:
         self.partition_epoch = -1
         self.leader_epoch_start_offset = -1
         self.replicas: tuple[int, ...] = ()
-        self.isr: frozenset[int] = frozenset()
-        self.pending_isr: frozenset[int] | None = None
         self.min_isr = 1
-        self.remotes: dict[int, RemoteReplica] = {}
         self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         log.on_high_watermark(self.high_watermark)
         self.last_stable_offset = self._stable_end()
@@ -142,29 +145,29 @@ class Partition:
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
-        is_new = self.role != Role.LEADER or leader_epoch > self.leader_epoch
+        was_leader = self.role == Role.LEADER
+        is_new = not was_leader or leader_epoch > self.leader_epoch
         self.commits_alone = False
         self.replicas = tuple(replicas)
-        self.isr = frozenset(isr)
-        self.pending_isr = None
         self.partition_epoch = partition_epoch
         self.min_isr = min(min_isr, len(self.replicas)) if self.replicas else min_isr
         self.leader = self.node_id
-        others = [replica for replica in self.replicas if replica != self.node_id]
+        if not was_leader:
+            self.in_sync.remotes = {}
+        self.in_sync.assign(self.replicas, isr, now_ms)
         if is_new:
+            end = self.log.log_end_offset
             self.role = Role.LEADER
             self.leader_epoch = leader_epoch
-            self.leader_epoch_start_offset = self._last_end = self.log.log_end_offset
+            self.leader_epoch_start_offset = self._last_end = end
+            if was_leader:
+                self.in_sync.leadership_began(leader_end=end, now_ms=now_ms)
             self._appended.clear()
             self._abandon_waiters()
-            self.remotes = {r: RemoteReplica(now_ms, in_sync=r in self.isr) for r in others}
             self._lose_watchers()
         else:
-            for replica in others:
-                if replica not in self.remotes:
-                    self.remotes[replica] = RemoteReplica(now_ms, in_sync=replica in self.isr)
-            for replica in self.remotes.keys() - set(others):
-                del self.remotes[replica]
+            for watcher in tuple(self._end_watchers):
+                watcher.moved(0, 0)  # a follower may have left the ISR
         self._settle()
         self.advance(now_ms)
         return is_new
@@ -189,11 +192,9 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
-        self.isr = frozenset(isr)
-        self.pending_isr = None
+        self.in_sync.follow(isr)
         self.commits_alone = False
         if changed:
-            self.remotes = {}
             self._appended.clear()
             self._abandon_waiters()
             self._lose_watchers()
@@ -246,13 +247,26 @@ class Partition:
         return ErrorCode.NONE if self.role == Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     @property
-    def is_under_min_isr(self) -> bool:
-        return len(self.isr) < self.min_isr
+    def remotes(self) -> dict[int, RemoteReplica]:
+        """The followers of a partition that is led here, by broker id."""
+        return self.in_sync.remotes
 
     @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The maximal ISR: the committed ISR and the members of a pending proposal."""
-        return self.isr if self.pending_isr is None else self.isr | self.pending_isr
+    def isr(self) -> frozenset[int]:
+        """The committed ISR."""
+        return self.in_sync.committed
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether the committed ISR is too small for appends with acks=all, and for the high
+        watermark to move (KIP-966).
+        """
+        return len(self.in_sync.committed) < self.min_isr
+
+    @property
+    def is_acknowledged_under_min_isr(self) -> bool:
+        """Whether records that the high watermark passed lack replicas by now."""
+        return len(self.in_sync.maximal) < self.min_isr
 
     # what moves the ends
 
@@ -286,20 +300,27 @@ class Partition:
         *,
         fetch_offset: int,
         log_start_offset: int,
+        broker_epoch: int,
         now_ms: int,
     ) -> bool:
-        """A follower asked for fetch_offset, so it has all before it. Returns whether the high
-        watermark moved.
+        """A follower asked for fetch_offset, so it has all before it. Proposes it as a member of
+        the ISR if it caught up. Returns whether the high watermark moved.
 
-        replica_id: one of `remotes`. A member that caught up joins through `isr_to_propose`.
+        replica_id: one of `remotes`. broker_epoch: not `in_sync.is_stale`.
         """
-        self.remotes[replica_id].fetched(
+        remote = self.in_sync.remotes[replica_id]
+        previous_end = remote.log_end_offset
+        remote.fetched(
             fetch_offset=fetch_offset,
             log_start_offset=log_start_offset,
             leader_end=self.log.log_end_offset,
+            broker_epoch=broker_epoch,
             now_ms=now_ms,
         )
-        return self._advance(now_ms)
+        required_offset = max(self.high_watermark, self.leader_epoch_start_offset)
+        if self.in_sync.may_add(replica_id, required_offset=required_offset):
+            self._propose(self.isr | {replica_id}, added=replica_id)
+        return remote.log_end_offset != previous_end and self._advance(now_ms)
 
     def advance(self, now_ms: int) -> bool:
         """Move the high watermark as far as the replicas allow. Returns whether it moved."""
@@ -308,20 +329,7 @@ class Partition:
     def _advance(self, now_ms: int) -> bool:
         if self.is_under_min_isr:
             return False
-        end = self.log.log_end_offset
-        candidate = end
-        maximal = self.maximal_isr
-        for replica_id, remote in self.remotes.items():
-            if remote.log_end_offset < candidate and (
-                replica_id in maximal
-                or (
-                    remote.log_end_offset >= 0
-                    and remote.is_caught_up(
-                        leader_end=end, now_ms=now_ms, lag_max_ms=self.lag_max_ms
-                    )
-                )
-            ):
-                candidate = remote.log_end_offset
+        candidate = self.in_sync.lowest_end(self.log.log_end_offset, now_ms)
         if candidate <= self.high_watermark:
             return False
         added = 0
@@ -364,45 +372,91 @@ class Partition:
         for watcher in tuple(self._watchers) + tuple(self._end_watchers):
             watcher.moved(0, 0)
 
+    # what a follower does
+
+    def follower_advanced(self, leader_high_watermark: int, added_bytes: int) -> None:
+        """This follower appended added_bytes, perhaps none, that its leader sent together with its
+        own high watermark.
+        """
+        end = self._last_end = self.log.log_end_offset
+        offset = min(leader_high_watermark, end)
+        if offset > self.high_watermark:
+            self._move_high_watermark(offset, added_bytes)
+
+    def truncated(self) -> None:
+        """This follower's log was cut, or begins anew: nothing at or beyond its end is committed
+        here.
+        """
+        end = self._last_end = self.log.log_end_offset
+        start = self.log.log_start_offset
+        self.high_watermark = max(start, min(self.high_watermark, end))
+        self.log.on_high_watermark(self.high_watermark)
+        self.last_stable_offset = self._stable_end()
+        for watcher in tuple(self._watchers) + tuple(self._end_watchers):
+            watcher.moved(0, 0)
+
     # the ISR
 
-    def isr_to_propose(self, now_ms: int) -> frozenset[int] | None:
-        """The ISR the leader wants, or None if it is as it should be or a change is under way.
-
-        Grows by followers that reached the high watermark and the start of this leadership; shrinks
-        by those that were not caught up for lag_max_ms (replica.lag.time.max.ms). The caller sends
-        it to the controller and calls `isr_proposed`.
+    def shrink_isr(self, now_ms: int) -> None:
+        """Propose an ISR without the members that lag, if there are any (Kafka's maybeShrinkIsr).
+        Called every half of replica.lag.time.max.ms.
         """
-        if self.role != Role.LEADER or self.pending_isr is not None:
-            return None
-        end = self.log.log_end_offset
-        wanted = {self.node_id}
-        for replica_id in sorted(self.remotes):
-            remote = self.remotes[replica_id]
-            if replica_id in self.isr:
-                if remote.is_caught_up(leader_end=end, now_ms=now_ms, lag_max_ms=self.lag_max_ms):
-                    wanted.add(replica_id)
-            elif remote.log_end_offset >= max(self.high_watermark, self.leader_epoch_start_offset):
-                wanted.add(replica_id)
-        return None if wanted == self.isr else frozenset(wanted)
+        if self.role != Role.LEADER or not self.in_sync.remotes:
+            return
+        lagging = self.in_sync.lagging(self.log.log_end_offset, now_ms)
+        if lagging:
+            self._propose(self.isr - lagging, added=None)
 
-    def isr_proposed(self, isr: frozenset[int]) -> None:
-        """The proposal is on its way: the high watermark waits for old and new members alike."""
-        self.pending_isr = isr
+    def _propose(self, isr: frozenset[int], *, added: int | None) -> None:
+        proposal = IsrProposal(
+            self.topic_partition,
+            self.topic_id,
+            self.in_sync.epochs_of(isr),
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            added=added,
+        )
+        self.in_sync.propose(proposal)
+        self._submit(proposal)
 
-    def isr_committed(self, isr: Sequence[int], *, partition_epoch: int, now_ms: int) -> bool:
-        """The controller answered. Returns whether the high watermark moved."""
-        if partition_epoch <= self.partition_epoch:
+    def _submit(self, proposal: IsrProposal) -> None:
+        if not self._proposals.submit(self, proposal):
+            self.in_sync.withdraw()
+
+    def isr_committed(
+        self,
+        proposal: IsrProposal,
+        isr: Sequence[int],
+        *,
+        leader_epoch: int,
+        partition_epoch: int,
+        now_ms: int,
+    ) -> bool:
+        """The controller carried out a proposal, or found it carried out. Returns whether the high
+        watermark moved. An answer that newer metadata overtook changes nothing.
+        """
+        if (
+            proposal is not self.in_sync.pending
+            or leader_epoch != self.leader_epoch
+            or partition_epoch < self.partition_epoch
+        ):
             return False
-        self.isr = frozenset(isr)
+        self.in_sync.commit(isr)
         self.partition_epoch = partition_epoch
-        self.pending_isr = None
         self._settle()
         return self.advance(now_ms)
 
-    def isr_refused(self) -> None:
-        """The controller said no: the committed ISR stands."""
-        self.pending_isr = None
+    def isr_refused(self, proposal: IsrProposal, error: ErrorCode) -> None:
+        """The controller answered a proposal with an error. The committed ISR stands only if no
+        controller can have carried it out; otherwise the proposal stays pending until newer
+        metadata arrive, or is sent again.
+        """
+        if proposal is not self.in_sync.pending:
+            return
+        if error in NOT_CARRIED_OUT:
+            self.in_sync.withdraw()
+        elif error not in AWAIT_METADATA:
+            self._submit(proposal)
 
     # who waits
 

@@ -40,16 +40,18 @@ def read_partition(
     log = partition.log
     offset = wanted.fetch_offset
     start, end = log.log_start_offset, log.log_end_offset
+    high_watermark = partition.high_watermark
+    last_stable_offset = partition.last_stable_offset
     aborted: list[FetchResponse.AbortedTransaction] | None = None
     records: Records = b""
     if owner.replica_id >= 0:
         upper = end
         _check_replica(partition, wanted, owner.replica_id)
     elif owner.read_committed:
-        upper = partition.last_stable_offset
+        upper = last_stable_offset
         aborted = []
     else:
-        upper = partition.high_watermark
+        upper = high_watermark
     diverging = NO_EPOCH
     if wanted.last_fetched_epoch >= 0:
         diverging = _diverging_epoch(partition, wanted)
@@ -80,8 +82,8 @@ def read_partition(
     return PartitionData(
         partition_index=wanted.index,
         error_code=_NONE,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
         log_start_offset=start,
         diverging_epoch=diverging,
         current_leader=NO_LEADER,
@@ -104,21 +106,41 @@ def _check_replica(partition: Partition, wanted: FetchPartition, replica_id: int
 def _follower_fetched(
     partition: Partition, wanted: FetchPartition, replica_id: int, now_ms: int
 ) -> None:
+    """Count the fetch of a follower, unless its broker has registered anew since (KIP-903)."""
+    broker_epoch = wanted.owner.replica_epoch
+    if partition.in_sync.is_stale(replica_id, broker_epoch):
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     partition.follower_fetched(
         replica_id,
         fetch_offset=wanted.fetch_offset,
         log_start_offset=wanted.log_start_offset,
+        broker_epoch=broker_epoch,
         now_ms=now_ms,
     )
 
 
+def is_settled(wanted: FetchPartition, partition: Partition) -> bool:
+    """Whether there is nothing to tell a follower that is at the log's end, and nothing to learn
+    from its next fetch, until the partition moves: everything is committed, the follower knows
+    that, and is in the ISR.
+    """
+    return (
+        wanted.fetch_offset == partition.high_watermark == wanted.sent_high_watermark
+        and partition.in_sync.pending is None
+        and wanted.owner.replica_id in partition.isr
+    )
+
+
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> FetchResponse.EpochEndOffset:
-    """Where the log of the reader diverges from this one; NO_EPOCH if it does not. KIP-595."""
+    """Where the log of the reader diverges from this one; NO_EPOCH if it does not. KIP-595.
+
+    A reader behind the log's start begins anew, whatever its epochs: OFFSET_OUT_OF_RANGE.
+    """
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(
         wanted.last_fetched_epoch, log.log_end_offset
     )
-    if epoch < 0 or end_offset < 0:
+    if epoch < 0 or end_offset < 0 or wanted.fetch_offset < log.log_start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)

@@ -1,6 +1,7 @@
-"""What a leader knows of one follower (KIP-497): its log end offset, and when it last caught up.
+"""What a leader knows of one follower (KIP-497, KIP-903): its log end offset, its broker epoch, and
+when it last caught up.
 
-`Partition` decides from it on the high watermark and the ISR. A core: time is an argument.
+`isr` and `Partition` decide from it on the ISR and the high watermark. A core: time is an argument.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ from typing import Final
 NEVER_MS: Final = -(1 << 62)
 """A time before every other."""
 
+NO_FETCH_EPOCH: Final = -2
+"""The broker epoch of a follower that has not fetched yet; -1 is one that does not tell its epoch
+(Fetch before v15).
+"""
+
 
 class RemoteReplica:
     """What the leader knows of a follower. log_end_offset: -1 until its first fetch under this
-    leader.
+    leader. broker_epoch: of its last fetch.
     """
 
     __slots__ = (
+        "broker_epoch",
         "last_caught_up_ms",
         "last_fetch_leader_end",
         "last_fetch_ms",
@@ -27,24 +34,43 @@ class RemoteReplica:
     def __init__(self, now_ms: int, *, in_sync: bool) -> None:
         self.log_end_offset = -1
         self.log_start_offset = -1
-        self.last_fetch_ms = 0
+        self.broker_epoch = NO_FETCH_EPOCH
+        self.last_fetch_ms = NEVER_MS
         self.last_fetch_leader_end = -1
         self.last_caught_up_ms = now_ms if in_sync else NEVER_MS
 
     def fetched(
-        self, *, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int
+        self,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        leader_end: int,
+        broker_epoch: int,
+        now_ms: int,
     ) -> None:
         """It has everything below fetch_offset. It was caught up now, or when it last asked for
         what it now has.
         """
         if fetch_offset >= leader_end:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
-        elif fetch_offset >= self.last_fetch_leader_end >= 0:
+        elif fetch_offset >= self.last_fetch_leader_end:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
         self.log_end_offset = fetch_offset
         self.log_start_offset = log_start_offset
-        self.last_fetch_leader_end = leader_end
+        self.last_fetch_leader_end = max(self.last_fetch_leader_end, leader_end)
         self.last_fetch_ms = now_ms
+        self.broker_epoch = broker_epoch
+
+    def was_at_end(self, at_ms: int) -> None:
+        """It held the leader's end at at_ms."""
+        self.last_caught_up_ms = max(self.last_caught_up_ms, at_ms)
+
+    def leader_reelected(self, *, leader_end: int, now_ms: int, in_sync: bool) -> None:
+        """The same broker leads in a new epoch: offsets stay, the times begin anew, so that a
+        follower outside the ISR returns to it only with a fetch.
+        """
+        self.last_fetch_leader_end = leader_end
+        self.last_fetch_ms = self.last_caught_up_ms = now_ms if in_sync else NEVER_MS
 
     def is_caught_up(self, *, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
         """Whether it holds the leader's end, or did so no longer than lag_max_ms ago."""

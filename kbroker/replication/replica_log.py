@@ -14,6 +14,9 @@ from kbroker.protocol.schema import RecordsPayload
 class EpochHistory(Protocol):
     """Which leader epoch began where, as a log remembers it."""
 
+    @property
+    def latest_epoch(self) -> int | None: ...
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
 
 

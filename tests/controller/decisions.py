@@ -4,12 +4,9 @@ compares every line of a file (tests/data/decisions) with kbroker's decision.
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_index import PartitionIndex
@@ -30,19 +27,9 @@ from kbroker.protocol.message_json import to_json
 from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
 from kbroker.protocol.schema import Message
 from kbroker.settings.broker import BrokerConfig
+from tests.decisions import Case, cases
 
-Case = dict[str, Any]  # Any: JSON
-"""One line of a file."""
-
-FOLDER: Final = Path(__file__).parents[1] / "data" / "decisions"
 SHOWN_LINES: Final = 5
-
-
-def cases(name: str) -> Iterator[tuple[int, Case]]:
-    """(line number from 1, case) for every line of that file."""
-    with gzip.open(FOLDER / f"{name}.jsonl.gz", "rt") as file:
-        for number, line in enumerate(file, 1):
-            yield number, json.loads(line)
 
 
 def compare(

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.isr import AWAIT_METADATA, NOT_CARRIED_OUT, IsrPorts, IsrProposal
 from kbroker.replication.partition import OffsetWaiter, Partition
 from kbroker.replication.purgatory import Purgatory
+from tests.replication.proposals import Brokers, Proposals
 from tests.sim.timers import SimTimers
 
 ID = bytes(15) + b"\x01"
 LAG_MS = 30_000
+EPOCH = 9
 NOW_MS = 1_000_000
 
 
@@ -40,6 +43,7 @@ def partition(
     min_isr: int = 1,
     log: NumberLog | None = None,
     high_watermark: int = 0,
+    proposals: Proposals | None = None,
 ) -> Partition:
     made = Partition(
         TopicPartition("t", 0),
@@ -47,6 +51,7 @@ def partition(
         1,
         log or NumberLog(),  # type: ignore[arg-type]  # a log of numbers only
         high_watermark=high_watermark,
+        isr_ports=IsrPorts(Brokers({1: EPOCH, 2: EPOCH, 3: EPOCH}), proposals or Proposals()),
     )
     made.become_leader(
         leader_epoch=5,
@@ -65,7 +70,23 @@ def append(to: Partition, count: int = 1, size: int = 100) -> bool:
 
 
 def fetched(by: Partition, replica: int, offset: int, now_ms: int = NOW_MS) -> bool:
-    return by.follower_fetched(replica, fetch_offset=offset, log_start_offset=0, now_ms=now_ms)
+    return by.follower_fetched(
+        replica, fetch_offset=offset, log_start_offset=0, broker_epoch=EPOCH, now_ms=now_ms
+    )
+
+
+def committed(by: Partition, *isr: int, now_ms: int = NOW_MS) -> bool:
+    """The controller commits the pending proposal."""
+    proposal = by.in_sync.pending
+    assert proposal is not None
+    assert sorted(isr) == [member for member, _ in proposal.isr]
+    return by.isr_committed(
+        proposal,
+        isr,
+        leader_epoch=by.leader_epoch,
+        partition_epoch=by.partition_epoch + 1,
+        now_ms=now_ms,
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,53 +150,166 @@ def test_a_checkpoint_is_kept_within_the_log(checkpoint: int, expected: int) -> 
 
 
 def test_the_high_watermark_waits_for_the_isr() -> None:
-    made = partition((1, 2, 3), isr=(1, 2))
+    made = partition((1, 2, 3), isr=(1, 2), log=NumberLog(0, 2))
     assert not append(made, 5)
     assert made.high_watermark == 0
     assert not fetched(made, 3, 0)
+    assert made.in_sync.pending is None, "this leadership began at 2"
     assert fetched(made, 2, 3)
     assert made.high_watermark == 3
-    assert fetched(made, 2, 5)
-    assert made.high_watermark == 5
+    assert fetched(made, 2, 7)
+    assert made.high_watermark == 7
 
 
 def test_the_high_watermark_waits_for_who_is_being_admitted() -> None:
     made = partition((1, 2), isr=(1,))
     append(made, 5)
     assert made.high_watermark == 5
-    assert made.isr_to_propose(NOW_MS) is None
+    fetched(made, 2, 4)
+    assert made.in_sync.pending is None
     fetched(made, 2, 5)
-    wanted = made.isr_to_propose(NOW_MS)
-    assert wanted == {1, 2}
-    made.isr_proposed(wanted)
+    proposal = made.in_sync.pending
+    assert proposal is not None and proposal.isr == ((1, -1), (2, EPOCH))
     append(made, 1)
     assert made.high_watermark == 5
-    assert made.isr_to_propose(NOW_MS) is None
-    assert not made.isr_committed((1, 2), partition_epoch=1, now_ms=NOW_MS)
+    made.shrink_isr(NOW_MS + LAG_MS + 1)
+    assert made.in_sync.pending is proposal, "one at a time"
+    assert not committed(made, 1, 2)
     assert fetched(made, 2, 6)
     assert made.high_watermark == 6
 
 
-def test_a_refused_proposal_is_forgotten() -> None:
+@pytest.mark.parametrize("error", sorted(NOT_CARRIED_OUT))
+def test_a_proposal_that_was_not_carried_out_is_forgotten(error: ErrorCode) -> None:
     made = partition((1, 2), isr=(1,))
     fetched(made, 2, 0)
-    made.isr_proposed(frozenset({1, 2}))
-    made.isr_refused()
-    assert made.maximal_isr == {1}
+    assert made.in_sync.maximal == {1, 2}
+    assert made.in_sync.pending is not None
+    made.isr_refused(made.in_sync.pending, error)
+    assert made.in_sync.maximal == {1}
     assert not append(made)  # who was caught up a moment ago is waited for, to let it join
     assert made.advance(NOW_MS + LAG_MS + 1)
+
+
+@pytest.mark.parametrize("error", sorted(AWAIT_METADATA))
+def test_after_these_errors_only_metadata_end_what_is_pending(error: ErrorCode) -> None:
+    proposals = Proposals()
+    made = partition((1, 2), isr=(1,), proposals=proposals)
+    fetched(made, 2, 0)
+    proposal = made.in_sync.pending
+    assert proposal is not None
+    made.isr_refused(proposal, error)
+    assert made.in_sync.pending is proposal
+    assert proposals.sent == [proposal]
+    made.become_leader(
+        leader_epoch=5, partition_epoch=1, replicas=(1, 2), isr=(1,), min_isr=1, now_ms=NOW_MS
+    )
+    assert made.in_sync.pending is None
+    made.isr_refused(proposal, error)
+    assert not made.isr_committed(
+        proposal, (1, 2), leader_epoch=5, partition_epoch=2, now_ms=NOW_MS
+    )
+    assert made.isr == {1}, "the answer is out of date"
+
+
+def test_after_other_errors_the_same_is_proposed_again() -> None:
+    proposals = Proposals()
+    made = partition((1, 2), isr=(1,), proposals=proposals)
+    fetched(made, 2, 0)
+    proposal = made.in_sync.pending
+    assert proposal is not None
+    made.isr_refused(proposal, ErrorCode.NOT_CONTROLLER)
+    assert proposals.sent == [proposal, proposal]
+    assert made.in_sync.pending is proposal
+
+
+def test_a_proposal_that_cannot_be_sent_now_is_made_again_later() -> None:
+    made = Partition(TopicPartition("t", 0), ID, 1, NumberLog())  # type: ignore[arg-type]  # numbers
+    made.become_leader(
+        leader_epoch=5, partition_epoch=0, replicas=(1, 2), isr=(1, 2), min_isr=1, now_ms=NOW_MS
+    )
+    append(made)
+    made.shrink_isr(NOW_MS + LAG_MS + 1)
+    assert made.in_sync.pending is None
+    assert made.isr == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "partition_epoch"),
+    [pytest.param(6, 1, id="of another leader epoch"), pytest.param(5, -1, id="an older one")],
+)
+def test_an_answer_that_does_not_fit_changes_nothing(
+    leader_epoch: int, partition_epoch: int
+) -> None:
+    made = partition((1, 2), isr=(1,))
+    fetched(made, 2, 0)
+    proposal = made.in_sync.pending
+    assert proposal is not None
+    assert not made.isr_committed(
+        proposal,
+        (1, 2),
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        now_ms=NOW_MS,
+    )
+    assert made.isr == {1} and made.in_sync.pending is proposal
 
 
 def test_who_lags_leaves_the_isr() -> None:
     made = partition((1, 2))
     append(made, 5)
     fetched(made, 2, 2)
-    assert made.isr_to_propose(NOW_MS + LAG_MS) is None
-    assert made.isr_to_propose(NOW_MS + LAG_MS + 1) == {1}
-    made.isr_proposed(frozenset({1}))
+    made.shrink_isr(NOW_MS + LAG_MS)
+    assert made.in_sync.pending is None
+    made.shrink_isr(NOW_MS + LAG_MS + 1)
     assert made.high_watermark == 2
-    assert made.isr_committed((1,), partition_epoch=1, now_ms=NOW_MS + LAG_MS + 1)
+    assert committed(made, 1, now_ms=NOW_MS + LAG_MS + 1)
     assert made.high_watermark == 5
+
+
+def test_records_below_the_high_watermark_lack_replicas_by_the_maximal_isr() -> None:
+    made = partition((1, 2), isr=(1,), min_isr=2)
+    assert made.is_under_min_isr and made.is_acknowledged_under_min_isr
+    fetched(made, 2, 0)
+    assert made.is_under_min_isr and not made.is_acknowledged_under_min_isr
+
+
+def follower(end: int = 8, *, high_watermark: int = 3) -> Partition:
+    """A replica that follows broker 2."""
+    made = Partition(
+        TopicPartition("t", 0),
+        ID,
+        1,
+        NumberLog(1, end),  # type: ignore[arg-type]  # a log of numbers only
+        high_watermark=high_watermark,
+    )
+    made.become_follower(leader=2, leader_epoch=6, partition_epoch=1, replicas=(1, 2), isr=(2,))
+    return made
+
+
+@pytest.mark.parametrize(("of_leader", "expected"), [(2, 3), (5, 5), (8, 8), (12, 8)], ids=str)
+def test_a_followers_high_watermark_is_its_leaders_within_its_log(
+    of_leader: int, expected: int
+) -> None:
+    made = follower()
+    made.follower_advanced(of_leader, 0)
+    assert made.high_watermark == made.last_stable_offset == expected
+
+
+@pytest.mark.parametrize(("cut_to", "expected"), [(8, 3), (3, 3), (2, 2), (1, 1)])
+def test_a_cut_log_takes_the_high_watermark_along(cut_to: int, expected: int) -> None:
+    made = follower()
+    made.log.log_end_offset = cut_to  # type: ignore[misc]  # a NumberLog
+    made.truncated()
+    assert made.high_watermark == made.last_stable_offset == expected
+    assert made.log.told[-1] == expected  # type: ignore[attr-defined]  # a NumberLog
+
+
+def test_a_log_that_begins_anew_is_committed_up_to_its_start() -> None:
+    made = follower()
+    made.log.log_start_offset = made.log.log_end_offset = 20  # type: ignore[misc]  # a NumberLog
+    made.truncated()
+    assert made.high_watermark == 20
 
 
 def test_who_asks_for_what_was_the_end_counts_as_caught_up_then() -> None:
@@ -315,12 +449,9 @@ def test_the_ends_stay_in_order_whatever_happens(
             log.log_start_offset = new_start  # type: ignore[misc]  # a NumberLog
             made.log_start_moved()
         elif what == "isr":
-            wanted = made.isr_to_propose(now_ms)
-            if wanted is not None:
-                made.isr_proposed(wanted)
-                made.isr_committed(
-                    sorted(wanted), partition_epoch=made.partition_epoch + 1, now_ms=now_ms
-                )
+            made.shrink_isr(now_ms)
+            if made.in_sync.pending is not None:
+                committed(made, *(member for member, _ in made.in_sync.pending.isr), now_ms=now_ms)
         elif what == "time":
             now_ms += number
         elif what == "epoch":
@@ -369,7 +500,17 @@ def test_commits_alone_is_kept_up_to_date(seed: int) -> None:
         elif what == 3:
             made.set_min_isr(random.randint(1, 3))
         elif what == 4:
-            made.isr_committed(isr[: random.randint(0, 1)], partition_epoch=step, now_ms=NOW_MS)
+            proposal = IsrProposal(
+                made.topic_partition, ID, (), leader_epoch=0, partition_epoch=step, added=None
+            )
+            made.in_sync.propose(proposal)
+            made.isr_committed(
+                proposal,
+                isr[: random.randint(0, 1)],
+                leader_epoch=made.leader_epoch,
+                partition_epoch=step,
+                now_ms=NOW_MS,
+            )
         else:
             made.go_offline()
         expected = made.is_leader and not made.remotes and len(made.isr) >= made.min_isr

@@ -18,6 +18,7 @@ from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import Record, iter_records
 from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.isr import IsrPorts
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import FairSlices
@@ -49,10 +50,12 @@ class World:
         *,
         partitions: int = 1,
         memory: Memory | None = None,
+        isr_ports: IsrPorts | None = None,
         **properties: str,
     ) -> None:
         self.folder = folder
         self.memory = memory
+        self.isr_ports = isr_ports
         self.properties = {"log.dirs": str(folder / "data"), "node.id": str(NODE_ID)} | {
             name.replace("_", "."): value for name, value in properties.items()
         }
@@ -74,6 +77,7 @@ class World:
             self.logs,
             self.timers,
             self.config,
+            isr_ports=self.isr_ports,
             offloads=always(offload),
             random=Random(2),
             memory=self.memory,

@@ -7,12 +7,17 @@ from __future__ import annotations
 import sys
 import traceback
 
-from tests.sim import broker_lives, quorum_world
+from tests.sim import broker_lives, quorum_world, replication_world
 from tests.sim.broker_lives import BrokerLives
 from tests.sim.quorum_world import QuorumWorld
+from tests.sim.replication_world import ReplicationWorld
 from tests.sim.simulation import SimulationFailure
 
-WORLDS = {quorum_world.NAME: QuorumWorld, broker_lives.NAME: BrokerLives}
+WORLDS: dict[str, type[QuorumWorld] | type[BrokerLives] | type[ReplicationWorld]] = {
+    quorum_world.NAME: QuorumWorld,
+    broker_lives.NAME: BrokerLives,
+    replication_world.NAME: ReplicationWorld,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -3,8 +3,8 @@
 Every part is the one that a node runs, built by its constructor: `ControllerService`,
 `MetadataLoader`, `MetadataListener`, `ReplicaManager` with its partitions, `GroupCoordinator`. A
 test decides when metadata is committed, when a broker receives it, and when a message between the
-brokers arrives. Two things stand here because kbroker does not have them yet: AlterPartition
-(KIP-497) as a decision, and the fetcher of a follower, which takes over no high watermark.
+brokers arrives. The fetching of a follower stands here, one partition at a time, and takes over no
+high watermark: `tests.sim.replication_world` has kbroker's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.controller.controller import Controller
-from kbroker.controller.result import ControllerResult, DecisionSteps
 from kbroker.controller.service import ControllerService, Operation
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.log.manager import LogManager
@@ -36,11 +35,17 @@ from kbroker.ports import Deferred, OffloadFactory, to_deferred
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.cluster import AlterPartitionRequest, BrokerHeartbeatRequest
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+)
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.quorum.bootstrap import default_bootstrap_records
 from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.isr import IsrPorts
+from kbroker.replication.isr_changes import RETRY_MS, IsrChanges
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition, Role
 from kbroker.replication.time_slices import FairSlices, TimeSlices
@@ -225,18 +230,20 @@ class SimBroker:
         self.logs.load()
         log_configs = LogConfigs(config)
         hosted = HostedReplicas(node_id, lambda: self.image, log_configs)
+        self.cache = MetadataCache(CLUSTER_ID, lambda: log.kraft_version)
+        self.isr_changes = IsrChanges(node_id)
         self.replicas = ReplicaManager(
             node_id,
             self.logs,
             timers,
             config,
             knows=hosted.exists,
+            isr_ports=IsrPorts(self.cache, self.isr_changes),
             offloads=offloads(),
             random=Random(node_id + 10),
             slices=lambda: TimeSlices(timers, clock=lambda: 0.0),
             fair_slices=FairSlices(timers, clock=lambda: 0.0),
         )
-        self.cache = MetadataCache(CLUSTER_ID, lambda: log.kraft_version)
         self.groups: GroupCoordinator = build_group_coordinator(
             config,
             metadata=self.cache,
@@ -259,6 +266,11 @@ class SimBroker:
     def image(self) -> MetadataImage:
         """The newest image that this broker has received."""
         return self._reader.loader.image
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of its registration, as far as it has received it."""
+        return self.image.brokers[self.node_id].epoch
 
     def receive(self) -> bool:
         """Receive the next committed batch of metadata; whether there was one."""
@@ -317,7 +329,9 @@ class SimBroker:
         epoch, offset = partition.leader_epoch, log.log_end_offset
         last_epoch = log.leader_epochs.latest_epoch
         request = FetchRequest(
-            replica_state=FetchRequest.ReplicaState(replica_id=self.node_id),
+            replica_state=FetchRequest.ReplicaState(
+                replica_id=self.node_id, replica_epoch=self.broker_epoch
+            ),
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=1 << 20,
@@ -387,31 +401,11 @@ class SimBroker:
             log.append_as_follower(records, now_ms=self._timers.now_ms())
 
 
-def alter_isr(partition: Partition, isr: Sequence[int]) -> Operation[ErrorCode]:
-    """AlterPartition: the leader asks for another ISR. The response is the partition's error code,
-    which waits for the proposals before it: they may be what it rests on.
+def alter_partition(request: AlterPartitionRequest) -> Operation[AlterPartitionResponse]:
+    """The leader of partitions asks for other ISRs. The response waits for the proposals before it:
+    they may be what it rests on.
     """
-    index, topic_id = partition.topic_partition.partition, partition.topic_id
-    leader_epoch, partition_epoch = partition.leader_epoch, partition.partition_epoch
-    leader = partition.node_id
-
-    def decide(controller: Controller, now_ms: int) -> DecisionSteps[ErrorCode]:
-        proposal = AlterPartitionRequest.PartitionData(
-            partition_index=index,
-            leader_epoch=leader_epoch,
-            partition_epoch=partition_epoch,
-            new_isr_with_epochs=[AlterPartitionRequest.BrokerState(broker_id=each) for each in isr],
-        )
-        topic = AlterPartitionRequest.TopicData(topic_id=topic_id, partitions=[proposal])
-        epoch = controller.image.brokers[leader].epoch
-        result = yield from controller.alter_partition(
-            AlterPartitionRequest(broker_id=leader, broker_epoch=epoch, topics=[topic])
-        )
-        (answered,) = result.response.topics
-        (answer,) = answered.partitions
-        return ControllerResult(result.records, ErrorCode(answer.error_code), atomic=False)
-
-    return decide
+    return lambda controller, _: controller.alter_partition(request)
 
 
 @dataclass
@@ -501,24 +495,24 @@ class Cluster:
 
     def propose_isr(self, broker: SimBroker, key: TopicPartition) -> None:
         """A leader asks for the ISR that it wants, if that is another one."""
-        partition = broker.partition(key)
-        wanted = partition.isr_to_propose(self.timers.monotonic_ms())
-        if wanted is None:
-            return
-        partition.isr_proposed(wanted)
-        self._propose(partition, alter_isr(partition, sorted(wanted)))
+        broker.partition(key).shrink_isr(self.timers.monotonic_ms())
+        self._send_isr_changes(broker)
 
-    def _propose(self, partition: Partition, operation: Operation[ErrorCode]) -> None:
-        def answered(error: object) -> None:
-            if error is ErrorCode.INELIGIBLE_REPLICA:
-                partition.isr_refused()
-            # after any other error a newer image is on its way, which replaces what was proposed
+    def _send_isr_changes(self, broker: SimBroker) -> None:
+        changes, now_ms = broker.isr_changes, self.timers.monotonic_ms()
+        request = changes.request(broker.broker_epoch, now_ms)
+        if request is None:
+            return
+
+        def answered(response: AlterPartitionResponse) -> None:
+            changes.answered(response, self.timers.monotonic_ms())
 
         def failed(error: KafkaError) -> None:
             """NOT_CONTROLLER: it may have been committed, so the same is proposed again."""
-            self.timers.call_later(50, lambda: self._propose(partition, operation))
+            changes.failed(self.timers.monotonic_ms())
+            self.timers.call_later(RETRY_MS, lambda: self._send_isr_changes(broker))
 
-        self.submit(operation).on_done(answered, failed)
+        self.submit(alter_partition(request)).on_done(answered, failed)
 
     # -- time and messages -----------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.log.state.leader_epochs import LeaderEpochCache
 from kbroker.log.storage.checkpoint import CheckpointError
+from tests.decisions import Case, cases
 
 
 @pytest.fixture
@@ -134,3 +135,42 @@ def test_a_flush_writes_nothing_over_what_is_newer(tmp_path: Path) -> None:
     for each in late:
         each.sync()
     assert LeaderEpochCache(tmp_path).entries == [(0, 0)]
+
+
+def test_every_line_is_kafkas(tmp_path: Path) -> None:
+    """What Kafka's own LeaderEpochFileCache answered (tests/data/decisions)."""
+    wrong, count = [], 0
+    for number, case in cases("leader-epochs"):
+        count += 1
+        cache = LeaderEpochCache(tmp_path / str(number))
+        for step in case["steps"]:
+            outcome = take_step(cache, step)
+            outcome["entries"] = [list(each) for each in cache.entries]
+            if outcome != {key: step[key] for key in outcome}:
+                wrong.append((number, step, outcome))
+    assert count == 500
+    assert not wrong, wrong[:3]
+
+
+def take_step(cache: LeaderEpochCache, step: Case) -> Case:
+    """Do one step of a line; what it tells."""
+    match step["do"]:
+        case "assign":
+            cache.assign(step["epoch"], step["startOffset"])
+        case "truncateFromEnd":
+            cache.truncate_from_end(step["endOffset"])
+        case "truncateFromStart":
+            cache.truncate_from_start(step["startOffset"])
+        case _:
+            end = step["logEndOffset"]
+            return {
+                "asked": [
+                    each | {"endOffsetFor": list(cache.end_offset_for(each["epoch"], end))}
+                    for each in step["asked"]
+                ],
+                "epochForOffset": [
+                    [offset, cache.epoch_for_offset(offset)] for offset, _ in step["epochForOffset"]
+                ],
+                "latestEpoch": cache.latest_epoch,
+            }
+    return {}

@@ -1,25 +1,15 @@
-"""Reads tests/data/decisions: outcomes of Apache Kafka 4.3.1, one JSON object per line."""
+"""What the cases of tests/data/decisions on the quorum hold (`tests.decisions`)."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from kbroker.model import ZERO_UUID, Uuid, uuid_from_string
 from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterSet
+from tests.decisions import Case, cases
 
-DECISIONS = Path(__file__).parents[2] / "data" / "decisions"
-
-Case = dict[str, Any]
-
-
-def cases(name: str) -> list[tuple[int, Case]]:
-    """(line number from 1, case) of each line of that file."""
-    with gzip.open(DECISIONS / f"{name}.jsonl.gz", "rt") as lines:
-        return [(number, json.loads(line)) for number, line in enumerate(lines, 1)]
+__all__ = ["Case", "cases", "directory_id", "expected_rows", "replica_key", "rows", "voter_set"]
 
 
 def directory_id(text: str | None) -> Uuid:

@@ -1,0 +1,209 @@
+"""The loops of followers: one per leader and fetcher number (num.replica.fetchers), each with its
+own `follower` core, over a port to the leader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+from zlib import crc32
+
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.replication.followed_partition import (
+    Effect,
+    LogChange,
+    ReportFailed,
+    SendFetch,
+    SendListOffsets,
+)
+from kbroker.replication.follower import Follower
+from kbroker.replication.follower_log import CORRUPT, FollowerLogs
+from kbroker.replication.follower_session import PartitionKey
+from kbroker.replication.partition import NO_LEADER, Partition, Role
+
+logger = logging.getLogger(__name__)
+
+
+class Leader(Protocol):
+    """Requests for the broker that leads. Each fails with KafkaError if there is no answer."""
+
+    def fetch(self, request: FetchRequest) -> Deferred[FetchResponse]: ...
+    def list_offsets(self, request: ListOffsetsRequest) -> Deferred[ListOffsetsResponse]: ...
+
+
+class ReplicaFetcher:
+    """The loop of one `Follower`. on_storage_error: told of a log that could not be changed."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        leader: Leader,
+        logs: FollowerLogs,
+        timers: Timers,
+        *,
+        on_storage_error: Callable[[Partition, OSError], None],
+    ) -> None:
+        self.follower = follower
+        self._leader = leader
+        self._logs = logs
+        self._timers = timers
+        self._on_storage_error = on_storage_error
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+
+    def follow(self, partition: Partition) -> None:
+        """See `Follower.follow`."""
+        self.follower.follow(partition)
+        self._plan(0)
+
+    def unfollow(self, key: PartitionKey) -> None:
+        """See `Follower.unfollow`."""
+        self.follower.unfollow(key)
+        self._plan(0)
+
+    def log_start_moved(self, key: PartitionKey) -> None:
+        """See `Follower.log_start_moved`: it is told with the next request."""
+        self.follower.log_start_moved(key)
+
+    def close(self) -> None:
+        """Ask for nothing more; an answer that is on its way changes nothing."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self, delay_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if self._is_closed else self._timers.call_later(delay_ms, self._run)
+
+    def _run(self) -> None:
+        """Do what there is to do until an answer or a deadline has to be waited for."""
+        self._timer = None
+        while not self._is_closed:
+            now_ms = self._timers.monotonic_ms()
+            effects = self.follower.poll(now_ms)
+            if not effects:
+                due_ms = self.follower.next_deadline_ms()
+                if due_ms is not None:
+                    self._plan(max(0, due_ms - now_ms))
+                return
+            self._carry_out(effects)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendFetch):
+                self._leader.fetch(effect.request).on_done(self._fetched, self._failed)
+            elif isinstance(effect, SendListOffsets):
+                answer = self._leader.list_offsets(effect.request)
+                answer.on_done(self._offsets_listed, self._failed)
+            elif isinstance(effect, ReportFailed):
+                logger.warning("not fetched any more: %s: %s", effect.followed, effect.reason)
+            else:
+                self._change(effect)
+
+    def _change(self, change: LogChange) -> None:
+        followed = change.followed
+        partition = followed.partition
+        try:
+            self._logs.carry_out(change)
+        except KafkaError as error:
+            if error.code in CORRUPT:
+                logger.error("records of %s are fetched again: %s", followed, error.message)
+                self.follower.change_refused(followed, self._timers.monotonic_ms())
+            else:
+                self._carry_out(self.follower.change_failed(followed, str(error)))
+        except LogDirectoryError as error:
+            if error.is_shortage:  # nothing was written
+                logger.error("%s: %s, which is tried again", followed, error)
+                self.follower.change_refused(followed, self._timers.monotonic_ms())
+                return
+            self._carry_out(self.follower.change_failed(followed, str(error)))
+            self._on_storage_error(partition, error)
+        except InvariantError:
+            raise
+        except Exception as error:  # of this partition: the others are fetched all the same
+            logger.exception("%s could not be changed", followed)
+            self._carry_out(self.follower.change_failed(followed, repr(error)))
+        else:
+            self.follower.changed(followed)
+
+    def _fetched(self, response: FetchResponse) -> None:
+        if not self._is_closed:
+            now_ms = self._timers.monotonic_ms()
+            self._carry_out(self.follower.fetch_answered(response, now_ms))
+            self._plan(0)
+
+    def _offsets_listed(self, response: ListOffsetsResponse) -> None:
+        if not self._is_closed:
+            now_ms = self._timers.monotonic_ms()
+            self._carry_out(self.follower.offsets_answered(response, now_ms))
+            self._plan(0)
+
+    def _failed(self, error: KafkaError) -> None:
+        if not self._is_closed:
+            logger.debug("no answer from the leader: %s", error)
+            self.follower.request_failed(self._timers.monotonic_ms())
+            self._plan(0)
+
+
+class ReplicaFetchers:
+    """The fetchers of a broker. make: makes the fetcher of (leader's broker id, fetcher number).
+    fetcher_count: num.replica.fetchers.
+    """
+
+    def __init__(
+        self, make: Callable[[int, int], ReplicaFetcher], *, fetcher_count: int = 1
+    ) -> None:
+        self._make = make
+        self._fetcher_count = fetcher_count
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._places: dict[PartitionKey, tuple[int, int]] = {}
+
+    def update(self, partition: Partition) -> None:
+        """A partition got a role, a leader or a leader epoch, or is hosted no longer."""
+        key = partition.topic_id, partition.topic_partition.partition
+        place: tuple[int, int] | None = None
+        if partition.role is Role.FOLLOWER and partition.leader != NO_LEADER:
+            number = fetcher_number(partition.topic_partition, self._fetcher_count)
+            place = partition.leader, number
+        present = self._places.get(key)
+        if present is not None and present != place:
+            del self._places[key]
+            fetcher = self._fetchers[present]
+            fetcher.unfollow(key)
+            if not len(fetcher.follower):
+                fetcher.close()
+                del self._fetchers[present]
+        if place is not None:
+            if place not in self._fetchers:
+                self._fetchers[place] = self._make(*place)
+            self._places[key] = place
+            self._fetchers[place].follow(partition)
+
+    def log_start_moved(self, partition: Partition) -> None:
+        """Retention moved the start of a log here."""
+        key = partition.topic_id, partition.topic_partition.partition
+        place = self._places.get(key)
+        if place is not None:
+            self._fetchers[place].log_start_moved(key)
+
+    def close(self) -> None:
+        """The broker stops."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._places.clear()
+
+
+def fetcher_number(partition: TopicPartition, count: int) -> int:
+    """Which of count fetchers a partition belongs to: the partitions of a topic are spread evenly.
+    (Kafka's formula has Java's hash of the topic in place of the CRC; no one else sees the number.)
+    """
+    return (crc32(partition.topic.encode()) + partition.partition) % count

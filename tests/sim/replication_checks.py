@@ -1,0 +1,89 @@
+"""What must hold of replicated partitions at every moment, whatever goes wrong.
+
+- log start <= last stable offset <= high watermark <= log end, on every replica;
+- in one life of a broker no high watermark goes back;
+- what one broker took for committed, every broker has at that offset, byte for byte, once its own
+  high watermark has passed it; a leader commits first;
+- a record that was acknowledged with acks=all is committed at the offset that was told.
+"""
+
+from __future__ import annotations
+
+from kbroker.model import TopicPartition
+from kbroker.replication.partition import Partition, Role
+from tests.sim.replication_broker import SimReplicaBroker
+
+
+class CommittedLedger:
+    """The committed batches of each partition by base offset, and the acknowledged records."""
+
+    def __init__(self) -> None:
+        self.batches: dict[TopicPartition, dict[int, bytes]] = {}
+        self.acknowledged = 0
+        self._verified: dict[tuple[int, int, TopicPartition], int] = {}
+        self._leading: set[tuple[int, int, TopicPartition]] = set()
+
+    def check(self, broker: SimReplicaBroker) -> None:
+        """Called after each step of a broker."""
+        for partition in broker.partitions():
+            if partition.role is not Role.OFFLINE:
+                self._check_partition(broker, partition)
+
+    def _check_partition(self, broker: SimReplicaBroker, partition: Partition) -> None:
+        name, log = partition.topic_partition, partition.log
+        high_watermark = partition.high_watermark
+        ends = (
+            log.log_start_offset,
+            partition.last_stable_offset,
+            high_watermark,
+            log.log_end_offset,
+        )
+        assert list(ends) == sorted(ends), f"{name} on {broker.node_id}: ends {ends}"
+        life = broker.node_id, broker.lives, name
+        verified = self._verified.get(life, 0)
+        assert high_watermark >= verified, (
+            f"{name} on {broker.node_id}: high watermark from {verified} back to {high_watermark}"
+        )
+        led = life in self._leading  # it may have committed, and lost the leadership, in one step
+        (self._leading.add if partition.is_leader else self._leading.discard)(life)
+        if high_watermark > verified:
+            self._verify(broker, name, verified, high_watermark, partition.is_leader or led)
+            self._verified[life] = high_watermark
+
+    def _verify(
+        self, broker: SimReplicaBroker, name: TopicPartition, begin: int, end: int, leads: bool
+    ) -> None:
+        batches = self.batches.setdefault(name, {})
+        for base_offset, data in broker.stored(name, begin, end):
+            known = batches.get(base_offset)
+            if known is None:
+                assert leads, (
+                    f"{name}: follower {broker.node_id} takes {base_offset} for committed, "
+                    f"which no leader has committed"
+                )
+                batches[base_offset] = data
+            assert known in (None, data), (
+                f"{name}: {broker.node_id} has another committed batch at {base_offset}"
+            )
+
+    def acknowledge(self, key: TopicPartition, base_offset: int, value: bytes) -> None:
+        """A producer was told that its record is at that offset."""
+        data = self.batches.get(key, {}).get(base_offset)
+        assert data is not None, f"{key}: {value!r} at {base_offset} is acknowledged, not committed"
+        assert value in data, f"{key}: {value!r} is acknowledged at {base_offset}, which is another"
+        self.acknowledged += 1
+
+    def check_equal(
+        self, key: TopicPartition, stored: dict[int, tuple[int, int, dict[int, bytes]]]
+    ) -> None:
+        """After everything has healed: all logs are equal, and are what was committed. stored: by
+        broker, its log start, log end, and batches by base offset.
+        """
+        ends = {end for _, end, _ in stored.values()}
+        assert len(ends) == 1, f"{key}: log ends {ends}"
+        start = max(start for start, _, _ in stored.values())
+        expected = {base: data for base, data in self.batches[key].items() if base >= start}
+        for broker_id, (_, _, batches) in stored.items():
+            found = {base: data for base, data in batches.items() if base >= start}
+            differing = len(found.items() ^ expected.items())
+            assert not differing, f"{key}: broker {broker_id} has {differing} batches that differ"
