@@ -241,8 +241,10 @@ class NodeToController:
             name = ApiKey(pending.request.API_KEY).name
             message = f"node {controller.address.node_id} refused {name}"
             self._failed(pending, controller, KafkaError(ErrorCode.NOT_CONTROLLER, message))
-            if self._channel is not None:  # requests behind this one are to stay behind it
-                self._channel.disconnect(controller.address.node_id)
+            if self._channel is not None:
+                # Requests behind this one are to stay behind it. Those of other purposes may have
+                # been carried out: to send them again for nothing would repeat them.
+                self._channel.disconnect_purpose(controller.address.node_id, pending.purpose)
             return
         self._landed(pending)
         if controller == self._controller:

@@ -321,3 +321,17 @@ def test_what_the_active_controller_serves_is_known_from_its_connection(world: W
     assert world.channel.controller_api_versions() is None, "it has not been asked yet"
     world.leader_id = -1
     assert world.channel.controller_api_versions() is None
+
+
+def test_a_refusal_of_one_purpose_repeats_no_request_of_another(world: World) -> None:
+    """A controller that has just become active may have refused a heartbeat before it carried out
+    a request that is still to be answered.
+    """
+    world.peers[1].script(ApiKey.CREATE_TOPICS, SILENT, HANG_UP)
+    creation = world.channel.send(CreateTopicsRequest(), CreateTopicsResponse)
+    world.world.until(lambda: world.peers[1].asked(ApiKey.CREATE_TOPICS))
+    world.script(1, REFUSAL, ANSWER)
+    assert world.outcome(world.start(purpose=HEARTBEAT)) == ANSWER
+    world.world.heap.advance(TIMEOUT_MS // 4)
+    assert not creation.done
+    assert len(world.peers[1].asked(ApiKey.CREATE_TOPICS)) == 1

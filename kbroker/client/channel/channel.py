@@ -97,6 +97,12 @@ class Channel:
         """How long requests to the node fail at once if it is not connected; 0 if they do not."""
         return self._backoff.remaining_ms(node_id, self._timers.monotonic_ms())
 
+    def disconnect_purpose(self, node_id: int, purpose: str) -> None:
+        """Close the connection of one purpose; what is in flight on it fails."""
+        connection = self._connections.pop((node_id, purpose), None)
+        if connection is not None:
+            connection.close("disconnected")
+
     def disconnect(self, node_id: int) -> None:
         """The node left the cluster: close its connections and forget its back-off."""
         for key in [key for key in self._connections if key[0] == node_id]:
