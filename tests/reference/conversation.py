@@ -14,6 +14,7 @@ from typing import Any
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.authentication import AlterUserScramCredentialsResponse
 from kbroker.protocol.messages.configs import (
     AlterConfigsResponse,
     DescribeConfigsRequest,
@@ -31,6 +32,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.quotas import AlterClientQuotasResponse
 from kbroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -564,7 +566,9 @@ def settle(host: str, port: int) -> None:
 
 AGAIN_S = 30.0
 CHANGES = (
+    AlterClientQuotasResponse,
     AlterConfigsResponse,
+    AlterUserScramCredentialsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
     IncrementalAlterConfigsResponse,
