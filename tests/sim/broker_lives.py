@@ -247,6 +247,9 @@ class BrokerLives:
         active = self._active
         assert active is not None
         active.service.submit(lambda controller, _: controller.bootstrap(bootstrap))
+        while self.log.committed < len(self.log.batches):  # no leader writes them a second time
+            self.log.commit()
+        active.receive()
         self.brokers: dict[int, SimBroker] = {}
         for node_id in BROKERS:
             self._start(node_id)
