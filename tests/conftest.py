@@ -29,6 +29,7 @@ LONG_FILES: Final = (
     "sim/test_quorum.py",
     "e2e/test_kill.py",
     "e2e/test_memory.py",
+    "cluster/test_rounds.py",
     "clients/test_consumer_protocol.py",
     "clients/test_config_command.py",
     "clients/test_log_admin.py",

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,26 +25,33 @@ Resource = tuple[int, str]
 """Type and name."""
 
 
-@dataclass
 class Acknowledged:
-    """What the cluster must have. configs: by resource, also of topics without any."""
+    """What the cluster must have. Lines are taken in a thread of their own."""
 
-    configs: dict[Resource, dict[str, str]] = field(default_factory=dict)
-    count: int = 0
+    def __init__(self) -> None:
+        self.count = 0
+        self._configs: dict[Resource, dict[str, str]] = {}
+        self._lock = threading.Lock()
 
     def take(self, line: str) -> None:
         """A line that a load printed."""
-        match line.split():
-            case ["created", topic]:
-                self._configs_of(ResourceType.TOPIC, topic)
-            case ["set", kind, name, key, value]:
-                self._configs_of(TYPES[kind], name)[key] = value
-            case _:
-                return
-        self.count += 1
+        with self._lock:
+            match line.split():
+                case ["created", topic]:
+                    self._configs_of(ResourceType.TOPIC, topic)
+                case ["set", kind, name, key, value]:
+                    self._configs_of(TYPES[kind], name)[key] = value
+                case _:
+                    return
+            self.count += 1
+
+    def configs(self) -> dict[Resource, dict[str, str]]:
+        """By resource, as acknowledged until now; empty for a topic that was only created."""
+        with self._lock:
+            return {resource: dict(configs) for resource, configs in self._configs.items()}
 
     def _configs_of(self, resource_type: int, name: str) -> dict[str, str]:
-        return self.configs.setdefault((int(resource_type), name), {})
+        return self._configs.setdefault((int(resource_type), name), {})
 
 
 class ClientProcess:

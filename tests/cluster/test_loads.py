@@ -17,7 +17,7 @@ def test_acknowledged_changes_are_read_from_lines() -> None:
     ):
         found.take(line)
     assert found.count == 4
-    assert found.configs == {
+    assert found.configs() == {
         (2, "java-1"): {"retention.ms": "1000001"},
         (32, "java-2"): {"consumer.session.timeout.ms": "45002"},
         (2, "java-3"): {},

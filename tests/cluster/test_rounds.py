@@ -1,5 +1,5 @@
-"""Controllers, and brokers once they can run under several controllers, through rounds of faults:
-nothing that was acknowledged is lost, an epoch has one leader, and the metadata logs are equal.
+"""Controllers and brokers through rounds of faults: nothing that was acknowledged is lost, an epoch
+has one leader, and the metadata logs are equal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def test_three_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_fifty_rounds(tmp_path: Path) -> None:
-    summary = play_rounds(Options(seed=17, rounds=50), tmp_path)
+@pytest.mark.parametrize("brokers", [0, 2])
+def test_fifty_rounds(brokers: int, tmp_path: Path) -> None:
+    summary = play_rounds(Options(seed=17, rounds=50, brokers=brokers), tmp_path)
     assert summary.epochs > 10
     assert summary.acknowledged > 500
