@@ -50,6 +50,7 @@ from kbroker.server.requests import (
 )
 from kbroker.server.session import ApiVersionRange, Session
 from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
+from kbroker.settings.network import NetworkConfig
 
 if TYPE_CHECKING:
     from kbroker.client.node_api_versions import NodeApiVersions
@@ -61,6 +62,11 @@ logger = logging.getLogger(__name__)
 
 _RELAYED_CODES: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAILABLE})
 """Failures of the channel that the client is told; every other one is UNKNOWN_SERVER_ERROR."""
+
+ENVELOPE_BYTES: Final = 16 * 1024
+"""Room for what the Envelope adds to a request, the principal above all. A larger request is
+refused here: the controller would close the connection on which it gets those of all clients.
+"""
 
 R = TypeVar("R", bound=Response)
 
@@ -136,6 +142,8 @@ class RequestForwarder:
         self._memory = services.memory
         self._large = LargeRequests(services)
         self._channel = channel
+        network = NetworkConfig.from_broker(services.config)
+        self._max_bytes = min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES
         self._refused = LogThrottle(logger)
         self.api_keys = frozenset(self._handlers)
         self.small_responses = small_responses(self._handlers.values())
@@ -168,6 +176,11 @@ class RequestForwarder:
         handler = self._handlers[header.api_key]
         if not handler.min_version <= header.api_version <= handler.max_version:
             raise MalformedRequest(f"{handler.api_key.name} v{header.api_version} is not served")
+        if len(frame) > self._max_bytes:
+            raise MalformedRequest(
+                f"{handler.api_key.name} of {len(frame)} bytes; a request that is forwarded may"
+                f" have {self._max_bytes}"
+            )
         request = _ForwardedRequest(handler, header, bytes(frame), session, arrived_ms)
         kind = LargePendingResponse if request.is_large else PendingResponse
         pending = kind(header.api_key, header.api_version, header.correlation_id)

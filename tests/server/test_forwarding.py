@@ -38,7 +38,7 @@ from kbroker.server.api_policy import (
     Versions,
 )
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.forwarding import Forwarder, LocalForwarder, RequestForwarder
+from kbroker.server.forwarding import ENVELOPE_BYTES, Forwarder, LocalForwarder, RequestForwarder
 from kbroker.server.handlers.topics import create_topics_error
 from kbroker.server.requests import (
     LARGE_REQUEST_BYTES,
@@ -50,6 +50,7 @@ from kbroker.server.requests import (
 )
 from kbroker.server.services import NodeServices, Services
 from kbroker.server.session import Session
+from kbroker.settings.network import NetworkConfig
 from tests.server.garbage import found_by_collector
 from tests.server.slices import Sliced
 
@@ -261,6 +262,16 @@ def test_what_is_not_served_ends_the_connection(version: int, key: int) -> None:
         with pytest.raises(MalformedRequest):
             broker.begin(bytearray(head + bytes(size)))
     assert not broker.channel.envelopes
+
+
+def test_a_request_for_which_the_controller_may_have_no_room_is_not_forwarded() -> None:
+    broker = Broker()
+    network = NetworkConfig.from_broker(broker.sliced.config)
+    most = min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES
+    broker.begin(create("t") + bytes(most - len(create("t"))))
+    with pytest.raises(MalformedRequest, match="bytes"):
+        broker.begin(create("t") + bytes(most - len(create("t")) + 1))
+    assert len(broker.channel.envelopes) == 1
 
 
 # Failures

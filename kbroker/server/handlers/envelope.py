@@ -47,6 +47,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.requests import (
+    CloseConnection,
     Outcome,
     PendingResponse,
     Refusal,
@@ -124,11 +125,17 @@ class EnvelopeHandler:
         return EnvelopeResponse(response_data=_payload(parts))
 
     def _wrap(self, pending: PendingResponse) -> EnvelopeResponse:
-        """The response to the request inside."""
+        """The response to the request inside. Raises KafkaError for one that cannot be encoded: it
+        must not close the connection, which other clients of the broker use.
+        """
         message = pending.message
         if isinstance(message, Response) and _is_refused_as_standby(message):
             return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
-        return EnvelopeResponse(response_data=_payload(self._dispatcher.render(pending)))
+        try:
+            parts = self._dispatcher.render(pending)
+        except CloseConnection as error:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+        return EnvelopeResponse(response_data=_payload(parts))
 
     def _wrap_late(self, pending: PendingResponse, message: Message | Refusal) -> EnvelopeResponse:
         pending.message = cast(Message, message)  # a Refusal stands where a message does

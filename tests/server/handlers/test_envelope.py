@@ -253,6 +253,19 @@ def test_a_surprise_is_answered_inside_and_counted() -> None:
     assert controller.embedded.surprises == 1
 
 
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_response_that_cannot_be_encoded_ends_no_connection(
+    *, is_later: bool, is_large: bool
+) -> None:
+    """It is that of all clients of the broker."""
+    controller = Controller()
+    broken = CreateTopicsResponse(topics=[_Created(name="t", num_partitions=1 << 40)])
+    controller.outcome = Deferred.of(broken) if is_later else broken
+    request = create(*many_names()) if is_large else create("t")
+    assert controller.code(wrapped(request, 7)) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_the_end_of_the_connection_cancels_the_request() -> None:
     controller = Controller()
     controller.outcome = waiting = Waiting()
