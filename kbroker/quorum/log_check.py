@@ -3,13 +3,15 @@
 What was committed was synced before. So bytes that are no sound batch are torn only if they are the
 last ones, nothing sound follows them and the last stop was not clean. Any other damage would cost
 committed metadata if the log were cut there, and with them the partitions they name: the start ends
-instead. (Kafka cuts.) Neighbour: `storage`, which opens the log.
+instead. (Kafka cuts.) A broker syncs nothing: its log is cut at the first gap and fetched
+again. Neighbour: `storage`, which opens the log.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -55,17 +57,27 @@ def check_metadata_log(directory: Path, recovery_point: int) -> None:
             raise _damaged(path, f"it ends at offset {end} and was closed at {closed_at}")
 
 
+def first_gap(directory: Path, recovery_point: int) -> int | None:
+    """Where the sound batches of a segment end before the next segment begins, which a loss of
+    power can cause in a log that is not synced; None without such a gap. Looks at the segments from
+    the one with recovery_point on.
+    """
+    parsed = (names.parse_offset_name(name) for name, _, _ in list_directory(directory))
+    bases = sorted(each[0] for each in parsed if each and each[1:] == (names.LOG, ""))
+    first = max(bisect_right(bases, recovery_point) - 1, 0)
+    for base, following in pairwise(bases[first:]):
+        data = read_file(directory / names.offset_name(base, names.LOG)) or b""
+        _, end = _sound_part(data, base)
+        if end < following:
+            return end
+    return None
+
+
 def _check_segment(directory: Path, base: int, following: int | None) -> int:
     """Returns where it ends."""
     path = directory / names.offset_name(base, names.LOG)
     data = read_file(path) or b""
-    position, end = 0, base
-    while position < len(data):
-        header = _sound_batch(data, position, end)
-        if header is None:
-            break
-        position += header.size_bytes
-        end = header.next_offset
+    position, end = _sound_part(data, base)
     if position < len(data) and (
         following is not None or _was_closed(path) or _goes_on(data, position + 1, end)
     ):
@@ -73,6 +85,18 @@ def _check_segment(directory: Path, base: int, following: int | None) -> int:
     if following is not None and end < following:
         raise _damaged(path, f"it ends at offset {end}, the next segment begins at {following}")
     return end
+
+
+def _sound_part(data: bytes, base: int) -> tuple[int, int]:
+    """The position and the offset at which the sound batches of a segment end."""
+    position, end = 0, base
+    while position < len(data):
+        header = _sound_batch(data, position, end)
+        if header is None:
+            break
+        position += header.size_bytes
+        end = header.next_offset
+    return position, end
 
 
 def _sound_batch(data: bytes, position: int, offset: int) -> BatchHeader | None:

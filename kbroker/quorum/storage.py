@@ -31,7 +31,7 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, Uuid
 from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.records import iter_records
-from kbroker.quorum.log_check import check_metadata_log
+from kbroker.quorum.log_check import check_metadata_log, first_gap
 from kbroker.quorum.quorum_state_file import read_state, write_state
 from kbroker.quorum.raft.control import QuorumConfiguration
 from kbroker.quorum.raft.control_state import ControlState
@@ -165,8 +165,11 @@ class QuorumStorage:
         if snapshot is not None and latest is not None:
             self.control.load_snapshot(latest, snapshot.configuration)
         recovery_point = 0 if latest is None else latest.end_offset
+        gap: int | None = None
         if self.may_vote:
             check_metadata_log(self.directory, recovery_point)
+        else:
+            gap = first_gap(self.directory, recovery_point)
         try:
             self.log = PartitionLog.open(
                 self.directory,
@@ -180,6 +183,9 @@ class QuorumStorage:
             )
         except CheckpointError as error:
             raise StartupError(f"{error}; mend the file, or remove it to do without it") from error
+        if gap is not None:
+            logger.warning("%s: records are missing at offset %d; cut there", self.directory, gap)
+            self.truncate(gap, now_ms=now_ms)
         self._join_snapshot_and_log(latest, now_ms)
         if state is None and self.log.log_end_offset > self.log.log_start_offset:
             logger.warning(

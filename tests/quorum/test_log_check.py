@@ -12,7 +12,7 @@ from kbroker.log.storage import names
 from kbroker.model import StartupError
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.records import Record
-from kbroker.quorum.log_check import check_metadata_log
+from kbroker.quorum.log_check import check_metadata_log, first_gap
 
 
 def batch(base_offset: int, count: int = 1, size: int = 20) -> bytes:
@@ -183,3 +183,21 @@ def test_other_files_do_not_matter(world: World) -> None:
 def test_kafkas_own_logs_are_sound(kafka_directory: Callable[[str], Path]) -> None:
     for name in ("data-clean", "data-unclean"):
         check_metadata_log(kafka_directory(name) / "__cluster_metadata-0", 0)
+
+
+def test_a_gap_between_two_segments(world: World) -> None:
+    world.write(0, batch(0, 3), batch(3))
+    world.write(4, batch(4))
+    assert first_gap(world.directory, 0) is None
+    world.write(7, batch(7))
+    world.write(9, batch(9))
+    assert first_gap(world.directory, 0) == 5
+    assert first_gap(world.directory, 7) == 8
+    assert first_gap(world.directory, 9) is None
+
+
+@pytest.mark.parametrize("kept", [0, 10, len(batch(5)) - 1])
+def test_a_torn_segment_before_another_one_is_a_gap(world: World, kept: int) -> None:
+    world.write(0, batch(0, 5), batch(5)[:kept])
+    world.write(6, batch(6))
+    assert first_gap(world.directory, 0) == 5

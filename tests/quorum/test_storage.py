@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -410,6 +411,38 @@ def test_a_write_that_fills_several_segments_leaves_no_gap_behind_a_crash(tmp_pa
     ]
     assert storage.log.recovery_point == 3  # the indexes of what was rolled are not synced
     storage.close()
+
+
+@pytest.mark.parametrize("may_vote", [True, False])
+def test_a_broker_cuts_its_log_where_a_crash_took_records_between_segments(
+    tmp_path: Path, *, may_vote: bool
+) -> None:
+    """It syncs nothing, so they are fetched again; of a voter they may have been committed."""
+    segment = replace(metadata_log_config(config()), segment_bytes=220)
+
+    def make() -> QuorumStorage:
+        return QuorumStorage(
+            tmp_path, node_id=1, directory_id=ID, log_config=segment, may_vote=may_vote, lock=False
+        )
+
+    storage = make()
+    storage.open(NOW_MS)
+    batches = [
+        bytes(build_batch([Record(base, 0, None, b"v" * 40, [])], base_offset=base))
+        for base in range(5)
+    ]
+    storage.write(b"".join(batches), now_ms=NOW_MS)
+    storage.log.release()
+    os.truncate(_segments(storage)[1], len(batches[2]))
+    again = make()
+    if may_vote:
+        with pytest.raises(StartupError, match="it ends at offset 3, the next segment begins at 4"):
+            again.open(NOW_MS)
+        return
+    again.open(NOW_MS)
+    assert again.log.log_end_offset == 3
+    assert [each.base_offset for each in again.read(0, 3)] == [0, 1, 2]
+    again.close()
 
 
 def _segments(storage: QuorumStorage) -> list[Path]:

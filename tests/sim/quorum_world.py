@@ -83,6 +83,8 @@ class QuorumWorld:
             self.brokers = frozenset(range(voter_count + 1, voter_count + observer_count + 1))
         self._lost_keys: list[ReplicaKey] = []
         """Replicas whose disks were replaced."""
+        self._joining: set[ReplicaKey] = set()
+        """Replicas that a client has asked to add as voters, without an answer so far."""
         self.can_clean = random.random() < 0.5
         is_driver_seed = random.random() < DRIVER_SHARE
         self.uses_driver = is_driver_seed if uses_driver is None else uses_driver
@@ -323,10 +325,13 @@ class QuorumWorld:
                 cluster_id=CLUSTER_ID, voter_id=key.id, voter_directory_id=key.directory_id
             )
         is_added = isinstance(request, AddRaftVoterRequest)
+        if is_added:
+            self._joining.add(key)
         offset = leader.log.end_offset
 
         def reply(response: RaftResponse) -> None:
             self.simulation.note(f"voter {key.id}, added: {is_added}: {response}")
+            self._joining.discard(key)
             if not response.error_code:
                 self.changed_voters_count += 1
                 self.ledger.voter_changed(key, offset, is_added=is_added)
@@ -350,6 +355,8 @@ class QuorumWorld:
         """One disk is replaced by an empty one, once, if the other voters can do without it."""
         voters = [each.voters for each in self.nodes.values() if each.start_count]
         is_safe = all(len(each) >= 3 or not each.is_voter(node.key) for each in voters)
+        # with its disk goes what lets it be a voter, and the leader cannot tell in time
+        is_safe = is_safe and node.key not in self._joining
         if self.kraft_version and not self._lost_keys and is_safe:
             self._lost_keys.append(node.key)
             self.ledger.lost_logs[node.key] = node.log

@@ -86,6 +86,10 @@ class Elections:
         quorum = self._quorum
         candidate = ReplicaKey(partition.replica_id, partition.replica_directory_id)
         log = OffsetAndEpoch(partition.last_offset, partition.last_offset_epoch)
+        follower = quorum.state
+        if isinstance(follower, Follower) and not quorum.is_voter:
+            # its log may be too old to say that it is a voter, whose vote a majority needs
+            follower.has_fetched = follower.has_fetched and now_ms < follower.fetch_deadline_ms
         # another node with the own id: a vote for it could not be told from one for oneself
         is_granted = candidate.id != quorum.local.id and can_grant_vote(
             quorum.state,

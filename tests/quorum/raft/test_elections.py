@@ -22,7 +22,7 @@ def ask_for_vote(
         ReplicaKey(candidate, directory_of(candidate)),
         replica.node.quorum.local,
         epoch=epoch,
-        log_end=OffsetAndEpoch(1000, epoch - 1),
+        log_end=OffsetAndEpoch(1000, epoch if is_pre_vote else epoch - 1),
         is_pre_vote=is_pre_vote,
     )
     replica.do(
@@ -110,6 +110,21 @@ def test_a_voter_that_was_cut_off_does_not_topple_the_leader() -> None:
     assert leader.node.is_leader
     assert {each.node.quorum.epoch for each in world.replicas.values()} == {epoch}
     assert world[lost].state == "Follower"
+
+
+def test_an_observer_grants_pre_votes_once_it_has_not_reached_the_leader_for_long() -> None:
+    """It may be a voter of whom its log does not say so yet, and whose vote a majority needs."""
+    world = Replicas(1, 2, 3, observers=(9,))
+    epoch = world.elect().node.quorum.epoch
+    world.advance(500)
+    ask_for_vote(world[9], 2, epoch, is_pre_vote=True)
+    assert not granted(world[9], 2)
+    for other in (1, 2, 3):
+        world.cut |= {(9, other), (other, 9)}
+    world.advance(30_000)
+    assert world[9].state == "Follower"
+    ask_for_vote(world[9], 3, epoch, is_pre_vote=True)
+    assert granted(world[9], 3)
 
 
 def test_a_voter_without_pre_votes_lets_the_others_stand_at_once() -> None:
