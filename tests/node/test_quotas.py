@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.connection import BrokerConnection
+from kbroker.node.node import Broker
 from kbroker.node.quotas import client_quotas, connection_rates
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
@@ -28,6 +31,7 @@ from kbroker.server.throttling import ThrottlingDispatcher
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
+from tests.node.cluster import Cluster, running, until
 
 TOPIC = "t"
 WINDOWS = {"quota.window.num": "2", "controller.quota.window.num": "2"}
@@ -50,13 +54,19 @@ def connection(broker: EmbeddedBroker) -> Iterator[socket.socket]:
         yield connected
 
 
-def alter(
-    connection: socket.socket, parts: dict[str, str | None], key: str, value: float | None
-) -> None:
+def entry(
+    parts: dict[str, str | None], key: str, value: float | None
+) -> AlterClientQuotasRequest.EntryData:
     kind = AlterClientQuotasRequest
     operation = kind.OpData(key=key, value=value or 0.0, remove=value is None)
     entity = [Part(entity_type=each, entity_name=name) for each, name in parts.items()]
-    request = kind(entries=[kind.EntryData(entity=entity, ops=[operation])])
+    return kind.EntryData(entity=entity, ops=[operation])
+
+
+def alter(
+    connection: socket.socket, parts: dict[str, str | None], key: str, value: float | None
+) -> None:
+    request = AlterClientQuotasRequest(entries=[entry(parts, key, value)])
     response = call(connection, request, 1)
     assert isinstance(response, AlterClientQuotasResponse)
     assert [each.error_code for each in response.entries] == [0]
@@ -93,12 +103,16 @@ def fetch(connection: socket.socket, size: int) -> FetchResponse:
     return response
 
 
-def create(connection: socket.socket, name: str, partitions: int, version: int) -> tuple[int, int]:
-    """(error, throttle time)."""
+def creation(name: str, partitions: int) -> CreateTopicsRequest:
     topic = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=partitions, replication_factor=1
     )
-    response = call(connection, CreateTopicsRequest(topics=[topic], timeout_ms=1000), version)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+
+
+def create(connection: socket.socket, name: str, partitions: int, version: int) -> tuple[int, int]:
+    """(error, throttle time)."""
+    response = call(connection, creation(name, partitions), version)
     assert isinstance(response, CreateTopicsResponse)
     return response.topics[0].error_code, response.throttle_time_ms
 
@@ -114,12 +128,15 @@ def is_muted_for(connection: socket.socket, milliseconds: int) -> None:
 def enforces(broker: EmbeddedBroker) -> bool:
     """Whether requests are charged at all."""
 
-    def kind(running: object) -> bool:
-        shared = running._servers._shared[-1]  # type: ignore[attr-defined]  # of the node
-        assert isinstance(shared.dispatcher, ThrottlingDispatcher | Dispatcher)
-        return isinstance(shared.dispatcher, ThrottlingDispatcher)
+    return broker.call(throttles)
 
-    return broker.call(kind)
+
+def throttles(node: Broker) -> bool:
+    """Whether the requests of the broker's clients are charged."""
+    assert node._servers is not None
+    dispatcher = node._servers._shared[-1].dispatcher
+    assert isinstance(dispatcher, ThrottlingDispatcher | Dispatcher)
+    return isinstance(dispatcher, ThrottlingDispatcher)
 
 
 def test_a_producer_is_held_to_its_rate_while_it_has_one(
@@ -167,12 +184,12 @@ def test_a_client_above_its_request_percentage_waits(connection: socket.socket) 
 def test_topics_above_the_mutation_rate_are_refused(connection: socket.socket) -> None:
     """From v6 on; an older client is throttled only."""
     user: dict[str, str | None] = {"user": "ANONYMOUS", "client-id": None}
-    alter(connection, user, "controller_mutation_rate", 10.0)
-    assert create(connection, "within", 24, 7) == (0, 0)
+    alter(connection, user, "controller_mutation_rate", 1.0)
+    assert create(connection, "within", 4, 7) == (0, 0)
     error, throttle_ms = create(connection, "above", 1, 7)
     assert (error, throttle_ms > 0) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, True)
     is_muted_for(connection, throttle_ms)
-    assert create(connection, "later", 4, 7) == (0, 0)
+    assert create(connection, "later", 1, 7) == (0, 0)
     error, throttle_ms = create(connection, "old", 1, 5)
     assert (error, throttle_ms > 0) == (0, True)
     alter(connection, user, "controller_mutation_rate", None)
@@ -223,3 +240,34 @@ def test_windows_and_rates_come_from_the_settings() -> None:
     assert quotas.mutation.window == QuotaWindow(7, 3000)
     assert connection_rates(config).is_limited
     assert not connection_rates(BrokerConfig.from_properties({"node.id": "1"})).is_limited
+
+
+def test_brokers_of_a_cluster_hold_clients_to_the_controllers_quotas(tmp_path: Path) -> None:
+    """Quotas set through one broker are in effect on another. The controller charges what both
+    forward; the broker mutes its client for the throttle time in the forwarded response.
+    """
+
+    async def script() -> None:
+        roles = {1: "controller", 2: "broker", 3: "broker"}
+        async with running(Cluster(tmp_path, roles, settings=WINDOWS)) as cluster:
+            ports = cluster.client_ports
+            second = await BrokerConnection.connect("127.0.0.1", ports[2])
+            third = await BrokerConnection.connect("127.0.0.1", ports[3])
+            quotas = AlterClientQuotasRequest(
+                entries=[entry({"user": None}, "controller_mutation_rate", 1.0)]
+            )
+            altered = await second.request(quotas, AlterClientQuotasResponse)
+            assert [each.error_code for each in altered.entries] == [0]
+            await until(lambda: all(throttles(cluster.nodes[number]) for number in (2, 3)))
+            created = await second.request(creation("within", 6), CreateTopicsResponse)
+            assert created.topics[0].error_code == 0
+            refused = await third.request(creation("above", 1), CreateTopicsResponse)
+            assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            assert refused.throttle_time_ms > 0
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(refused.throttle_time_ms / 5000):
+                    await third.request(MetadataRequest(topics=[]), MetadataResponse)
+            second.close()
+            third.close()
+
+    asyncio.run(script())

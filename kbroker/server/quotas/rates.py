@@ -87,6 +87,8 @@ class SampledRate:
         rate = self.measure(now_ms)
         if rate <= bound:
             return 0
+        if bound <= 0:
+            return MAX_THROTTLE_MS
         return rounded_ms((rate - bound) / bound * self.window_ms(now_ms))
 
     def _advance(self, now_ms: int) -> _Sample:

@@ -76,6 +76,13 @@ def test_a_rate_without_values_is_zero() -> None:
     assert rate.throttle_ms(1.0, 5) == 0
 
 
+def test_nothing_is_admitted_at_a_rate_of_zero() -> None:
+    """`max.connection.creation.rate` may be 0."""
+    rate = SampledRate(QuotaWindow())
+    rate.record(1.0, 5)
+    assert rate.throttle_ms(0, 5) == MAX_THROTTLE_MS
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "expected"),
     [
