@@ -35,6 +35,7 @@ from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of
+from kbroker.coordinator.runtime.key_partitions import KeyPartitions
 from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -125,7 +126,7 @@ class GroupCoordinator:
         self._config = config
         self._timers = timers
         self._reasons = LogThrottle(logger, logging.INFO, lines=REASONS_PER_SECOND)
-        self._topics = topics
+        self._partitions = KeyPartitions(GROUP_TOPIC, topics, config.offsets_topic_num_partitions)
         self.deletions: dict[GroupType, Callable[[str], Deferred[ErrorCode]]] = {}
         """How a group is deleted, of types that have states outside of the group's shard."""
         self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
@@ -143,14 +144,13 @@ class GroupCoordinator:
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader coordinates this group."""
-        topic = self._topics().topics.get(GROUP_TOPIC)
-        count = len(topic.partitions) if topic else self._config.offsets_topic_num_partitions
-        return partition_of(group_id, count)
+        return partition_of(group_id, self._partitions.count())
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
         """This broker leads that partition of `__consumer_offsets` from epoch on, or (None) no
         longer.
         """
+        self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of, partition_of_extended
+from kbroker.coordinator.runtime.key_partitions import KeyPartitions
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -133,7 +134,9 @@ class ShareCoordinator:
         self._snapshot_timer: TimerHandle | None = None
         self._tombstones: deque[_Tombstones] = deque()
         self._tombstone_timer: TimerHandle | None = None
-        self._topics = topics
+        self._partitions = KeyPartitions(
+            SHARE_TOPIC, topics, config.share_coordinator_state_topic_num_partitions
+        )
         self.runtime: CoordinatorRuntime[ShareStateShard] = CoordinatorRuntime(
             SHARE_TOPIC,
             log=log,
@@ -144,7 +147,7 @@ class ShareCoordinator:
 
     def partition_for(self, key: str) -> int:
         """The partition of `__share_group_state` whose leader coordinates this key."""
-        return partition_of(key, self._partition_count())
+        return partition_of(key, self._partitions.count())
 
     def _partition_of(self, key: SharePlace) -> int:
         """`partition_for` a share partition's key: group id, topic id and partition. A request may
@@ -152,18 +155,13 @@ class ShareCoordinator:
         """
         topic_id, partition = key.place
         rest = f":{uuid_to_string(topic_id)}:{partition}"
-        return partition_of_extended(key.group_id, rest, self._partition_count())
-
-    def _partition_count(self) -> int:
-        topic = self._topics().topics.get(SHARE_TOPIC)
-        if topic is not None:
-            return len(topic.partitions)
-        return self._config.share_coordinator_state_topic_num_partitions
+        return partition_of_extended(key.group_id, rest, self._partitions.count())
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
         """This broker leads that partition of `__share_group_state` from epoch on, or (None) no
         longer.
         """
+        self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
         if self._prune_timer is None:
             self._arm()

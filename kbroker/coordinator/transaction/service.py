@@ -17,6 +17,7 @@ from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.key_hash import partition_of
+from kbroker.coordinator.runtime.key_partitions import KeyPartitions
 from kbroker.coordinator.runtime.result import CoordinatorResult, OutgoingRequest, Results
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopic
@@ -101,6 +102,9 @@ class TransactionCoordinator:
         self._timers = timers
         self._cluster = cluster
         self._next_producer_id = next_producer_id
+        self._partitions = KeyPartitions(
+            TRANSACTION_TOPIC, cluster, config.transaction_state_log_num_partitions
+        )
         self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTION_TOPIC,
             log=log,
@@ -115,16 +119,13 @@ class TransactionCoordinator:
 
     def partition_for(self, transactional_id: str) -> int:
         """The partition of `__transaction_state` whose leader coordinates this id."""
-        topic = self._cluster().topics.get(TRANSACTION_TOPIC)
-        count = (
-            len(topic.partitions) if topic else self._config.transaction_state_log_num_partitions
-        )
-        return partition_of(transactional_id, count)
+        return partition_of(transactional_id, self._partitions.count())
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
         """This broker leads that partition of `__transaction_state` from epoch on, or (None) no
         longer.
         """
+        self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
 
     def close(self) -> None:
