@@ -1,8 +1,8 @@
-"""`kbroker topics`: create, list, describe, delete."""
+"""`kbroker topics`: create, list, describe, add-partitions, delete."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -29,7 +29,7 @@ Examples:
   kbroker topics list
 """
 app = typer.Typer(
-    help="Create, list, describe and delete topics.", epilog=EPILOG, rich_markup_mode=None
+    help="Create, list, describe, grow and delete topics.", epilog=EPILOG, rich_markup_mode=None
 )
 
 CREATE_EPILOG = """
@@ -265,6 +265,96 @@ def _config_value(text: str | None, config_type: int) -> Cell:
             return [item.strip() for item in text.split(",") if item.strip()]
         case _:
             return text
+
+
+ADD_EPILOG = """
+\b
+Examples:
+  kbroker topics add-partitions orders --partitions 12
+  kbroker topics add-partitions orders prices --add 3 --dry-run
+"""
+
+
+@app.command("add-partitions", epilog=ADD_EPILOG)
+def add_partitions(
+    names: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", "-p", max=INT32_MAX, min=1, help="How many a topic has afterwards."
+        ),
+    ] = None,
+    add: Annotated[
+        int | None,
+        typer.Option("--add", "-n", max=INT32_MAX, min=1, help="How many a topic gets."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only ask whether it could be done.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
+) -> None:
+    """Give topics more partitions; a topic never has fewer again.
+
+    Records are not moved: the partition that a key goes to changes.
+    """
+    if (partitions is None) == (add is None):
+        raise typer.BadParameter("give --partitions or --add, and not both")
+    grown, failures = run(_add_partitions(bootstrap, names, partitions, add, dry_run))
+    if as_json:
+        show([each._asdict() for each in grown], _Grown._fields, as_json=True)
+    else:
+        verb = "would have" if dry_run else "has"
+        for topic, count, added in grown:
+            note(f"{topic} {verb} {counted(count, 'partition')}, {added:,} more than before")
+    report_failures(failures)
+
+
+class _Grown(NamedTuple):
+    """A topic that got partitions. partitions: how many it has now."""
+
+    topic: str
+    partitions: int
+    added: int
+
+
+async def _add_partitions(
+    bootstrap: str, names: list[str], partitions: int | None, add: int | None, dry_run: bool
+) -> tuple[list[_Grown], list[Exception]]:
+    from kbroker.client.cluster import Client
+    from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse
+
+    present: dict[str, int] = {}
+    grown: list[_Grown] = []
+    failures: list[Exception] = []
+    async with Client(bootstrap) as client:
+        for topic in (await client.metadata(names)).topics:
+            if topic.error_code:
+                failures.append(_failure(topic.error_code, topic.name, None))
+            else:
+                present[topic.name or ""] = len(topic.partitions)
+        wanted = {
+            name: count + (add or 0) if partitions is None else partitions
+            for name, count in present.items()
+        }
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsRequest.CreatePartitionsTopic(
+                    name=name, count=min(count, INT32_MAX), assignments=None
+                )
+                for name, count in wanted.items()
+            ],
+            timeout_ms=30_000,
+            validate_only=dry_run,
+        )
+        response = await client.to_controller(request, CreatePartitionsResponse)
+    for result in response.results:
+        name = result.name
+        if result.error_code:
+            failures.append(_failure(result.error_code, name, result.error_message))
+        else:
+            grown.append(_Grown(name, wanted[name], wanted[name] - present[name]))
+    return grown, failures
 
 
 DELETE_EPILOG = """

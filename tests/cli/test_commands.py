@@ -54,6 +54,43 @@ def test_of_several_topics_each_is_reported(kbroker: Kbroker) -> None:
     assert "several-x" in deleted.err.splitlines()[2]
 
 
+def test_a_topic_gets_more_partitions(kbroker: Kbroker) -> None:
+    kbroker("topics", "create", "grown-a", "grown-b", "-p", "2")
+    grown = kbroker("topics", "add-partitions", "grown-a", "grown-b", "--add", "1")
+    assert (grown.code, grown.lines) == (0, [])
+    assert grown.err.splitlines() == [
+        "grown-a has 3 partitions, 1 more than before",
+        "grown-b has 3 partitions, 1 more than before",
+    ]
+    dry = kbroker("topics", "add-partitions", "grown-a", "-p", "7", "--dry-run")
+    assert (dry.code, dry.err) == (0, "grown-a would have 7 partitions, 4 more than before\n")
+    rows = kbroker("topics", "add-partitions", "grown-b", "-p", "5", "--json").lines
+    assert list(map(json.loads, rows)) == [{"topic": "grown-b", "partitions": 5, "added": 2}]
+    counts = [line for line in kbroker("topics", "list").lines if line.startswith("grown-")]
+    assert counts == ["grown-a\t3\t1", "grown-b\t5\t1"]
+
+
+def test_of_several_topics_that_cannot_grow_each_is_reported(kbroker: Kbroker) -> None:
+    kbroker("topics", "create", "small-a", "-p", "2")
+    kbroker("topics", "create", "small-b", "-p", "1")
+    names = ("small-a", "small-none", "small-b")
+    result = kbroker("topics", "add-partitions", *names, "--partitions", "2")
+    assert result.code == 1
+    assert result.err.splitlines() == [
+        "small-b has 2 partitions, 1 more than before",
+        "kbroker: UNKNOWN_TOPIC_OR_PARTITION: topic small-none",
+        "kbroker: INVALID_PARTITIONS: topic small-a: Topic already has 2 partition(s).",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--add", "1", "--partitions", "2")])
+def test_add_partitions_is_told_one_number(kbroker: Kbroker, arguments: tuple[str, ...]) -> None:
+    result = kbroker("topics", "add-partitions", "t", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert "give --partitions or --add, and not both" in result.err
+    assert kbroker("topics", "add-partitions", "t", "--add", "0").code == 2
+
+
 def test_json_has_numbers_and_arrays(kbroker: Kbroker) -> None:
     kbroker("topics", "create", "json-types", "--config", "cleanup.policy=compact,delete")
     (row,) = map(json.loads, kbroker("topics", "describe", "json-types", "--json").lines)
