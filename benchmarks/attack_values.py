@@ -121,6 +121,8 @@ _VALUES: Final[dict[Any, Callable[[Names], Any]]] = {
     "num_partitions": _always(1),
     "replication_factor": _always(1),
     "broker_ids": lambda names: names.node_id,
+    (int(ApiKey.ALTER_PARTITION_REASSIGNMENTS), "replicas"): lambda names: names.node_id,
+    (int(ApiKey.CREATE_PARTITIONS), "count"): lambda names: names.partitions + 1,
     "response_partition_limit": _always(INT32_MAX),
     "allow_auto_topic_creation": _always(True),
     "include_cluster_authorized_operations": _always(True),
@@ -232,6 +234,7 @@ _VALUES: Final[dict[Any, Callable[[Names], Any]]] = {
 
 DISTINCT_INTS: Final = frozenset({
     "index", "partition", "partition_index", "partition_indexes", "partitions", "broker_ids",
+    "replicas",
 })  # fmt: skip
 """Numbers that name a partition or a broker."""
 

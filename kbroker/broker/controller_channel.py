@@ -33,12 +33,20 @@ from kbroker.protocol.messages.authentication import (
     AlterUserScramCredentialsResponse,
 )
 from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
 from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -170,6 +178,28 @@ class ControllerChannel(BrokerChannel, Protocol):
         """DeleteTopics by name or id."""
         ...
 
+    def create_partitions(
+        self, request: CreatePartitionsRequest, *, charge: ChargePartitions = free_of_charge
+    ) -> Deferred[CreatePartitionsResponse]:
+        """CreatePartitions. charge: see `create_topics`."""
+        ...
+
+    def elect_leaders(self, request: ElectLeadersRequest) -> Deferred[ElectLeadersResponse]:
+        """ElectLeaders, preferred or unclean."""
+        ...
+
+    def alter_reassignments(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> Deferred[AlterPartitionReassignmentsResponse]:
+        """AlterPartitionReassignments."""
+        ...
+
+    def list_reassignments(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> Deferred[ListPartitionReassignmentsResponse]:
+        """ListPartitionReassignments; changes nothing, so that this broker need not catch up."""
+        ...
+
     def alter_configs(
         self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
     ) -> Deferred[list[Outcome]]:
@@ -290,6 +320,38 @@ class LocalControllerChannel:
                     request, api_version=api_version, charge=charge
                 )
             )
+        )
+
+    def create_partitions(
+        self, request: CreatePartitionsRequest, *, charge: ChargePartitions = free_of_charge
+    ) -> Deferred[CreatePartitionsResponse]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(
+                lambda controller, now_ms: controller.create_partitions(request, charge=charge)
+            )
+        )
+
+    def elect_leaders(self, request: ElectLeadersRequest) -> Deferred[ElectLeadersResponse]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(lambda controller, now_ms: controller.elect_leaders(request))
+        )
+
+    def alter_reassignments(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> Deferred[AlterPartitionReassignmentsResponse]:
+        """See ControllerChannel."""
+        return self._applied(
+            self._service.submit(lambda controller, now_ms: controller.alter_reassignments(request))
+        )
+
+    def list_reassignments(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> Deferred[ListPartitionReassignmentsResponse]:
+        """See ControllerChannel."""
+        return self._service.submit(
+            lambda controller, now_ms: controller.list_reassignments(request)
         )
 
     def ensure_topic(self, name: str, client: ClientIdentity | None = None) -> Deferred[ErrorCode]:

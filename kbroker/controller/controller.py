@@ -47,6 +47,7 @@ from kbroker.controller.result import (
     ControllerResult,
     DecisionSteps,
     at_once,
+    check_record_count,
     free_of_charge,
 )
 from kbroker.controller.scram_credentials import alter_scram_credentials
@@ -106,16 +107,12 @@ from kbroker.settings.quorum import QuorumVoter
 RECORDS_PER_STEP: Final = 128
 """Records that are replayed, or encoded, in one step: about half a millisecond of work."""
 
-MAX_RECORDS_PER_OPERATION: Final = 10_000
-TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
-
 R = TypeVar("R")
 
 
 def _bounded(result: ControllerResult[R]) -> ControllerResult[R]:
     """Kafka's bound of what one request of a client may write."""
-    if len(result.records) > MAX_RECORDS_PER_OPERATION:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+    check_record_count(len(result.records))
     return result
 
 
@@ -374,16 +371,8 @@ class Controller:
 
     def create_partitions(
         self, request: CreatePartitionsRequest, *, charge: ChargePartitions = free_of_charge
-    ) -> ControllerResult[CreatePartitionsResponse]:
+    ) -> DecisionSteps[CreatePartitionsResponse]:
         """CreatePartitions. Raises KafkaError for too many records, before any is made."""
-        topics = self._image.topics
-        added = (
-            asked.count - len(topics[asked.name].partitions)
-            for asked in request.topics
-            if asked.name in topics
-        )
-        if sum(max(count, 0) for count in added) > MAX_RECORDS_PER_OPERATION:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
         return create_partitions(self._image, request, random=self._random, charge=charge)
 
     # Leaders and replicas.
@@ -396,7 +385,7 @@ class Controller:
 
     def elect_leaders(self, request: ElectLeadersRequest) -> DecisionSteps[ElectLeadersResponse]:
         """ElectLeaders. Raises KafkaError, also for too many records."""
-        return _bounded((yield from elections.elect_leaders(self._context(), request)))
+        return elections.elect_leaders(self._context(), request)
 
     def balance_leaders(
         self, *, max_elections: int = elections.MAX_ELECTIONS
@@ -414,11 +403,11 @@ class Controller:
         self, request: AlterPartitionReassignmentsRequest
     ) -> DecisionSteps[AlterPartitionReassignmentsResponse]:
         """AlterPartitionReassignments. Raises KafkaError for too many records."""
-        return _bounded((yield from reassignments.alter_reassignments(self._context(), request)))
+        return reassignments.alter_reassignments(self._context(), request)
 
     def list_reassignments(
         self, request: ListPartitionReassignmentsRequest
-    ) -> ListPartitionReassignmentsResponse:
+    ) -> DecisionSteps[ListPartitionReassignmentsResponse]:
         """ListPartitionReassignments."""
         return reassignments.list_reassignments(self._context(), request)
 

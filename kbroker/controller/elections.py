@@ -4,13 +4,18 @@ time to time: preferred leaders where others lead, and unclean ones where a topi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from enum import IntEnum
 from typing import Final
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import Election
-from kbroker.controller.result import CHANGES_PER_STEP, ControllerResult, DecisionSteps
+from kbroker.controller.result import (
+    CHANGES_PER_STEP,
+    ControllerResult,
+    DecisionSteps,
+    check_record_count,
+)
 from kbroker.metadata.image import PartitionImage, TopicImage
 from kbroker.model import TopicIdPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -48,9 +53,11 @@ PartitionResult = ElectLeadersResponse.PartitionResult
 def elect_leaders(
     context: DecisionContext, request: ElectLeadersRequest
 ) -> DecisionSteps[ElectLeadersResponse]:
-    """ElectLeaders. Without a list of partitions, the answer has those that needed an election.
+    """ElectLeaders. Without a list of partitions, the answer has those that needed an election; a
+    partition that is named again is answered once.
 
-    Raises KafkaError(INVALID_REQUEST) for an unknown election type.
+    Raises KafkaError: INVALID_REQUEST for an unknown election type, POLICY_VIOLATION for too many
+    records.
     """
     try:
         kind = ElectionType(request.election_type)
@@ -59,30 +66,44 @@ def elect_leaders(
         raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None
     records: list[Message] = []
     response = ElectLeadersResponse()
+    wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topic_partitions is None:
-        wanted: Iterable[tuple[str, list[int]]] = _all_in_need(context, kind)
+        wanted = yield from _all_in_need(context, kind)
     else:
-        wanted = [(each.topic, each.partitions) for each in request.topic_partitions]
-    count = 0
+        wanted = ((each.topic, each.partitions) for each in request.topic_partitions)
+    answered: dict[str, set[int]] = {}
+    items = 0
     for name, indexes in wanted:
+        items += 1
+        if items % CHANGES_PER_STEP == 0:
+            yield
         topic = context.image.topics.get(name)
+        seen = answered.setdefault(name, set())
         results: list[PartitionResult] = []
-        for index in indexes:
-            results.append(_elect(context, name, topic, index, kind, records))
-            count += 1
-            if count % CHANGES_PER_STEP == 0:
-                yield
         response.replica_election_results.append(
             ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=results)
         )
+        for index in indexes:
+            items += 1
+            if items % CHANGES_PER_STEP == 0:
+                yield
+            if index not in seen:
+                seen.add(index)
+                results.append(_elect(context, name, topic, index, kind, records))
+                check_record_count(len(records))
     return ControllerResult(records, response, atomic=False)
 
 
-def _all_in_need(context: DecisionContext, kind: ElectionType) -> list[tuple[str, list[int]]]:
+def _all_in_need(
+    context: DecisionContext, kind: ElectionType
+) -> Generator[None, None, list[tuple[str, list[int]]]]:
+    """The partitions without the leader that the election would give them, by topic."""
     partitions = context.partitions
     in_need = partitions.imbalanced() if kind is ElectionType.PREFERRED else partitions.leaderless()
     by_topic: dict[str, list[int]] = {}
-    for topic_id, index in in_need:
+    for number, (topic_id, index) in enumerate(in_need, 1):
+        if number % CHANGES_PER_STEP == 0:
+            yield
         by_topic.setdefault(context.image.topics_by_id[topic_id].name, []).append(index)
     return sorted(by_topic.items())
 

@@ -6,7 +6,8 @@ as far as there are any, and unfenced brokers come before fenced ones. Kafka: St
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
 from typing import Final, Protocol, TypeVar
 
 from kbroker.metadata.image import BrokerRegistration, MetadataImage, default_directory
@@ -32,9 +33,18 @@ def place(
     replication_factor: int,
     random: Draws,
 ) -> list[list[int]]:
-    """Replica lists for new partitions, the preferred leader first. brokers: the usable ones.
+    """Replica lists for new partitions; see `placements`."""
+    placed = placements(brokers, replication_factor=replication_factor, random=random)
+    return list(islice(placed, partition_count))
 
-    Raises KafkaError(INVALID_REPLICATION_FACTOR).
+
+def placements(
+    brokers: Iterable[BrokerRegistration], *, replication_factor: int, random: Draws
+) -> Iterator[list[int]]:
+    """The replicas of one new partition after the other, without an end, the preferred leader
+    first. brokers: the usable ones.
+
+    Raises KafkaError(INVALID_REPLICATION_FACTOR), at once.
     """
     racks = _Racks(brokers, random)
     if replication_factor <= 0:
@@ -52,7 +62,7 @@ def place(
             f"only {racks.broker_count} broker(s) are registered or some brokers have all their "
             "log directories cordoned."
         )
-    return [racks.place(replication_factor) for _ in range(partition_count)]
+    return (racks.place(replication_factor) for _ in repeat(None))
 
 
 def usable_for_placement(image: MetadataImage) -> list[BrokerRegistration]:
@@ -76,7 +86,8 @@ def check_replicas(
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
     seen: set[int] = set()
-    for replica in sorted(replicas):
+    # More than there are brokers has one twice or one that is not registered: no need to sort all.
+    for replica in sorted(replicas[: len(image.brokers) + 1]):
         if replica not in image.brokers:
             raise bad_assignment(
                 f"The manual partition assignment includes broker {replica}, but no such "

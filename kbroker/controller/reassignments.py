@@ -7,12 +7,17 @@ ISR, so the builder of partition changes ends it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_reassignment import revert_reassignment, start_reassignment
 from kbroker.controller.placement import check_replicas
-from kbroker.controller.result import CHANGES_PER_STEP, ControllerResult, DecisionSteps
+from kbroker.controller.result import (
+    CHANGES_PER_STEP,
+    ControllerResult,
+    DecisionSteps,
+    check_record_count,
+)
 from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -24,45 +29,61 @@ from kbroker.protocol.messages.cluster import (
 from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
 from kbroker.protocol.schema import Message
 
-_Listed = ListPartitionReassignmentsResponse.OngoingTopicReassignment
+ReassignablePartition = AlterPartitionReassignmentsRequest.ReassignablePartition
+_PartitionAnswer = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+_Ongoing = ListPartitionReassignmentsResponse.OngoingPartitionReassignment
 
 
 def alter_reassignments(
     context: DecisionContext, request: AlterPartitionReassignmentsRequest
 ) -> DecisionSteps[AlterPartitionReassignmentsResponse]:
-    """An outcome per partition; no list of replicas cancels the reassignment."""
+    """An outcome per partition; no list of replicas cancels the reassignment. A partition that is
+    named again is refused: two records for it, each made of its present state, would contradict
+    one another. Raises KafkaError(POLICY_VIOLATION) for too many records.
+    """
     may_resize = request.allow_replication_factor_change
     records: list[Message] = []
     response = AlterPartitionReassignmentsResponse(
         error_message=None, allow_replication_factor_change=may_resize
     )
-    count = 0
+    named: set[tuple[str, int]] = set()
+    items = 0
     for asked in request.topics:
+        items += 1
+        if items % CHANGES_PER_STEP == 0:
+            yield
         answered = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=asked.name)
         response.responses.append(answered)
         for wanted in asked.partitions:
-            if count and count % CHANGES_PER_STEP == 0:
+            items += 1
+            if items % CHANGES_PER_STEP == 0:
                 yield
-            count += 1
-            code, message = ErrorCode.NONE, None
+            key = (asked.name, wanted.partition_index)
+            answer = _PartitionAnswer(partition_index=wanted.partition_index, error_message=None)
+            answered.partitions.append(answer)
             try:
-                topic = _topic_with(context.image, asked.name, wanted.partition_index)
-                if wanted.replicas is None:
-                    record = _cancel(context, topic, wanted.partition_index)
-                else:
-                    record = _reassign(
-                        context, topic, wanted.partition_index, wanted.replicas, may_resize
-                    )
+                if key in named:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate partition.")
+                record = _change(context, asked.name, wanted, may_resize)
+            except KafkaError as error:
+                answer.error_code, answer.error_message = error.code, error.message or None
+            else:
                 if record is not None:
                     records.append(record)
-            except KafkaError as error:
-                code, message = error.code, error.message
-            answered.partitions.append(
-                AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
-                    partition_index=wanted.partition_index, error_code=code, error_message=message
-                )
-            )
+            named.add(key)
+            check_record_count(len(records))
     return ControllerResult(records, response)
+
+
+def _change(
+    context: DecisionContext, name: str, wanted: ReassignablePartition, may_resize: bool
+) -> PartitionChangeRecord | None:
+    """What begins or cancels one reassignment; None if nothing changes. Raises KafkaError."""
+    index = wanted.partition_index
+    topic = _topic_with(context.image, name, index)
+    if wanted.replicas is None:
+        return _cancel(context, topic, index)
+    return _reassign(context, topic, index, wanted.replicas, may_resize)
 
 
 def _topic_with(image: MetadataImage, name: str, index: int) -> TopicImage:
@@ -82,9 +103,7 @@ def _cancel(
 ) -> PartitionChangeRecord | None:
     partition = topic.partitions[index]
     if not partition.is_reassigning:
-        raise KafkaError(
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."
-        )
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     reverted = revert_reassignment(partition)
     if reverted.unclean and not context.is_unclean_election_enabled(topic.name):
         raise KafkaError(
@@ -135,34 +154,51 @@ def _replication_factor(partition: PartitionImage) -> int:
 
 def list_reassignments(
     context: DecisionContext, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
-    """ListPartitionReassignments, of all topics or those named; unknown ones are left out."""
+) -> DecisionSteps[ListPartitionReassignmentsResponse]:
+    """ListPartitionReassignments, of all topics or those named, each partition once; unknown ones
+    are left out.
+    """
     image = context.image
-    wanted: Iterable[tuple[str, Sequence[int]]]
-    if request.topics is None:
-        by_topic: dict[str, list[int]] = {}
-        for topic_id, index in context.partitions.reassigning():
-            by_topic.setdefault(image.topics_by_id[topic_id].name, []).append(index)
-        wanted = sorted(by_topic.items())
-    else:
-        wanted = [(each.name, each.partition_indexes) for each in request.topics]
-    listed = (_under_way(image, name, indexes) for name, indexes in wanted)
-    return ListPartitionReassignmentsResponse(
-        error_message=None, topics=[each for each in listed if each.partitions]
+    listed: dict[str, dict[int, _Ongoing]] = {}
+    items = 0
+    for name, indexes in _wanted(context, request):
+        items += 1
+        if items % CHANGES_PER_STEP == 0:
+            yield
+        for index in indexes:
+            items += 1
+            if items % CHANGES_PER_STEP == 0:
+                yield
+            partition = image.partition(name, index)
+            if partition is not None and partition.is_reassigning:
+                listed.setdefault(name, {})[index] = _ongoing(index, partition)
+    topics = [
+        ListPartitionReassignmentsResponse.OngoingTopicReassignment(
+            name=name, partitions=list(partitions.values())
+        )
+        for name, partitions in listed.items()
+    ]
+    return ControllerResult(
+        [], ListPartitionReassignmentsResponse(error_message=None, topics=topics)
     )
 
 
-def _under_way(image: MetadataImage, name: str, indexes: Sequence[int]) -> _Listed:
-    listed = _Listed(name=name)
-    for index in indexes:
-        partition = image.partition(name, index)
-        if partition is not None and partition.is_reassigning:
-            listed.partitions.append(
-                ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
-                    partition_index=index,
-                    replicas=list(partition.replicas),
-                    adding_replicas=list(partition.adding),
-                    removing_replicas=list(partition.removing),
-                )
-            )
-    return listed
+def _wanted(
+    context: DecisionContext, request: ListPartitionReassignmentsRequest
+) -> Iterator[tuple[str, Iterable[int]]]:
+    """The partitions that a request asks for; in the order of topics where it names none."""
+    if request.topics is not None:
+        return ((each.name, each.partition_indexes) for each in request.topics)
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, index in context.partitions.reassigning():
+        by_topic.setdefault(context.image.topics_by_id[topic_id].name, []).append(index)
+    return iter(sorted(by_topic.items()))
+
+
+def _ongoing(index: int, partition: PartitionImage) -> _Ongoing:
+    return _Ongoing(
+        partition_index=index,
+        replicas=list(partition.replicas),
+        adding_replicas=list(partition.adding),
+        removing_replicas=list(partition.removing),
+    )

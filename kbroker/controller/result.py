@@ -8,7 +8,12 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message
+
+MAX_RECORDS_PER_OPERATION: Final = 10_000
+TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
+
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -66,3 +71,11 @@ def at_once(steps: Generator[None, None, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def check_record_count(count: int) -> None:
+    """Raises KafkaError(POLICY_VIOLATION) for more records than one request of a client may
+    write.
+    """
+    if count > MAX_RECORDS_PER_OPERATION:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)

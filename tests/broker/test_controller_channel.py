@@ -10,8 +10,17 @@ from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.controller.configs import Alteration, AlteredResource
 from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
+)
+from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from kbroker.settings.keys import ResourceType
 from tests.controller.test_service import Node
 
@@ -49,6 +58,9 @@ def creation(name: str) -> CreateTopicsRequest:
 
 
 ALTERED = AlteredResource(ResourceType.TOPIC, "there", (Alteration("retention.ms", 0, "5"),))
+MORE = CreatePartitionsRequest(
+    topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="there", count=2, assignments=None)]
+)
 UPDATE = UpdateFeaturesRequest(
     feature_updates=[
         UpdateFeaturesRequest.FeatureUpdateKey(
@@ -68,6 +80,7 @@ UPDATE = UpdateFeaturesRequest(
             ),
             id="DeleteTopics",
         ),
+        pytest.param(lambda channel: channel.create_partitions(MORE), id="CreatePartitions"),
         pytest.param(lambda channel: channel.ensure_topic("t"), id="automatic topic"),
         pytest.param(
             lambda channel: channel.ensure_internal_topic("__consumer_offsets"),
@@ -150,3 +163,27 @@ def test_what_waits_fails_when_the_controller_loses_leadership() -> None:
     world.host()
     with pytest.raises(KafkaError):
         world.channel.create_topics(creation("t"))
+
+
+def test_elections_and_reassignments_on_a_cluster_of_one_broker() -> None:
+    """Nothing can change there: the answers say why, and the list, which changes nothing, does not
+    wait for this broker.
+    """
+    world = World()
+    world.create("there")
+    world.commit()
+    named = ElectLeadersRequest.TopicPartitions(topic="there", partitions=[0])
+    elected = world.channel.elect_leaders(ElectLeadersRequest(topic_partitions=[named]))
+    kind = AlterPartitionReassignmentsRequest
+    moved = kind.ReassignablePartition(partition_index=0, replicas=[2])
+    reassigned = world.channel.alter_reassignments(
+        kind(topics=[kind.ReassignableTopic(name="there", partitions=[moved])])
+    )
+    assert not elected.done and not reassigned.done
+    listed = world.channel.list_reassignments(ListPartitionReassignmentsRequest())
+    assert listed.value.topics == []
+    world.host()
+    (topic,) = elected.value.replica_election_results
+    assert topic.partition_result[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
+    (answered,) = reassigned.value.responses
+    assert answered.partitions[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT

@@ -23,6 +23,7 @@ pytestmark = [
 
 CLUSTER, FEATURES = "org.apache.kafka.tools.ClusterTool", "org.apache.kafka.tools.FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+REASSIGNMENTS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 @pytest.fixture(params=["broker,controller", "controller"])
@@ -70,3 +71,4 @@ def test_kafkas_tools_administrate_through_the_controller(controller: str) -> No
         CONFIGS, *to, "--entity-type", "brokers", "--entity-name", "1", "--describe", "--all"
     )
     assert "controller.listener.names=CONTROLLER" in broker
+    assert "No partition reassignments found." in run(REASSIGNMENTS, *to, "--list")

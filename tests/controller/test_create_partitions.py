@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.create_partitions import CreatePartitionsTopic, create_partitions
+from kbroker.controller.result import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import CreatePartitionsRequest
 from tests.controller.cluster import Cluster, topic
@@ -40,7 +41,8 @@ def test_kafkas_outcomes() -> None:
         fields = case["request"]
         asked = wanted(fields["name"], fields["count"], fields["assignments"])
         request = CreatePartitionsRequest(topics=[asked])
-        result = create_partitions(decision_context(case["state"]).image, request, random=Zero())
+        image = decision_context(case["state"]).image
+        result = at_once(create_partitions(image, request, random=Zero()))
         (answer,) = result.response.results
         error = ErrorCode(answer.error_code).name
         if "records" not in case:
@@ -65,7 +67,7 @@ def test_a_topic_grows() -> None:
     cluster.create(topic("t", 1, 2))
     request = CreatePartitionsRequest(topics=[wanted("t", 4, None), wanted("u", 4, None)])
     request.validate_only = True
-    checked = cluster.controller.create_partitions(request)
+    checked = at_once(cluster.controller.create_partitions(request))
     assert not checked.records
     request.validate_only = False
     response = cluster.run(cluster.controller.create_partitions(request))
@@ -99,7 +101,7 @@ def test_too_many_partitions_are_refused_before_they_are_placed(counts: list[int
     cluster.create(*(topic(name, 1, 1) for name in names))
     asked = [wanted(name, count, None) for name, count in zip(names, counts, strict=True)]
     with pytest.raises(KafkaError) as refused:
-        cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked))
+        at_once(cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked)))
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
@@ -120,13 +122,34 @@ def test_new_partitions_are_charged_to_the_clients_quota() -> None:
         topics=[wanted("a", 2, None), wanted("a2", 5, None), wanted("b", 5, None)]
     )
     request.topics.append(wanted("a3", 9, None))
-    create_partitions(cluster.image, request, random=Zero(), charge=charge)
+    at_once(create_partitions(cluster.image, request, random=Zero(), charge=charge))
     assert charged == [3]
     again = CreatePartitionsRequest(topics=[wanted("a", 6, None)])
-    result = create_partitions(cluster.image, again, random=Zero(), charge=charge)
+    result = at_once(create_partitions(cluster.image, again, random=Zero(), charge=charge))
     (refused,) = result.response.results
     assert (refused.error_code, refused.error_message) == (
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         None,
     )
     assert not result.records
+
+
+def test_the_decision_is_made_in_steps() -> None:
+    cluster = Cluster()
+    cluster.create(topic("t", 1, 1))
+    asked = [wanted("t", 1025, None), *(wanted(f"u{number}", 2, None) for number in range(1000))]
+    decision = cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked))
+    assert len(list(decision)) == 3 + 3 + 3 + 8  # names three times, then the partitions
+
+
+def test_a_list_of_replicas_longer_than_the_brokers_is_refused_unsorted() -> None:
+    """Whichever brokers it names: one of the first ones is unknown, or is named twice."""
+    cluster = Cluster(brokers=(1, 2))
+    cluster.create(topic("t", 1, 2))
+    asked = [wanted("t", 2, [[2, 1, 2, 9] * 1000])]
+    response = cluster.run(
+        cluster.controller.create_partitions(CreatePartitionsRequest(topics=asked))
+    )
+    (result,) = response.results
+    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "broker 2 more than once" in (result.error_message or "")

@@ -28,7 +28,12 @@ from kbroker.protocol.messages.authentication import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
 )
-from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
+from kbroker.protocol.messages.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    UpdateFeaturesRequest,
+)
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
@@ -94,6 +99,7 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,
 )
 from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
@@ -382,6 +388,27 @@ def describe_share_offsets(version: int, topic_id: bytes) -> Message:
     return kind(groups=[group])
 
 
+def create_partitions(version: int, topic_id: bytes) -> Message:
+    kind = CreatePartitionsRequest
+    topic = kind.CreatePartitionsTopic(name=TOPIC, count=1, assignments=None)
+    return kind(topics=[topic], timeout_ms=1000)
+
+
+def elect_leaders(version: int, topic_id: bytes) -> Message:
+    kind = ElectLeadersRequest
+    request = kind(topic_partitions=[kind.TopicPartitions(topic=TOPIC, partitions=[0])])
+    if version > 0:
+        request.election_type = 1
+    return request
+
+
+def alter_reassignments(version: int, topic_id: bytes) -> Message:
+    kind = AlterPartitionReassignmentsRequest
+    partition = kind.ReassignablePartition(partition_index=0, replicas=[99])
+    topic = kind.ReassignableTopic(name=TOPIC, partitions=[partition])
+    return kind(topics=[topic], allow_replication_factor_change=version == 0)
+
+
 REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: fetch,
@@ -454,6 +481,10 @@ REQUESTS: dict[ApiKey, Callable[[int, bytes], Message]] = {
     ),
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda version, _: ListPartitionReassignmentsRequest(),
     ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions,
     ApiKey.ADD_OFFSETS_TO_TXN: lambda version, _: AddOffsetsToTxnRequest(
         transactional_id="tx", producer_id=1, producer_epoch=0, group_id="group"

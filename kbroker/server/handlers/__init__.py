@@ -19,6 +19,7 @@ MODULES: Final = (
     "topic_partitions",
     "cluster",
     "topics",
+    "leaders_and_replicas",
     "configs",
     "features",
     "alter_configs",
@@ -50,6 +51,7 @@ MODULES: Final = (
 CONTROLLER_MODULES: Final = (
     "api_versions",
     "topics",
+    "leaders_and_replicas",
     "configs",
     "features",
     "alter_configs",

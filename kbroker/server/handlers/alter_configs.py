@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
 from kbroker.controller.configs import Outcome as Altered
-from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
+from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource

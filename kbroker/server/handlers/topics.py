@@ -1,10 +1,11 @@
-"""CreateTopics and DeleteTopics.
+"""CreateTopics, DeleteTopics and CreatePartitions.
 
 CreateTopics 0-7: v1 brings validate_only and error messages; v4 lets partitions and replicas be -1,
 the broker's defaults (KIP-464); v5 is flexible and answers with the topic's partitions, replicas
 and settings (KIP-525); v6 may be throttled (KIP-599); v7 answers with the topic id (KIP-516).
 DeleteTopics 0-6: v3 says TOPIC_DELETION_DISABLED (before: INVALID_REQUEST); v4 is flexible; v5 has
-error messages; v6 deletes by id too.
+error messages; v6 deletes by id too. CreatePartitions 0-3 (KIP-195): v2 is flexible; v3 may be
+throttled (KIP-599).
 
 Each topic has its own outcome. The response goes out when the records are committed and this broker
 has acted on them, so a client that is answered can produce at once. A controller that loses
@@ -24,8 +25,11 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
-from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
-from kbroker.controller.result import free_of_charge
+from kbroker.controller.result import (
+    MAX_RECORDS_PER_OPERATION,
+    TOO_MANY_RECORDS,
+    free_of_charge,
+)
 from kbroker.controller.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     TOO_MANY_PARTITIONS,
@@ -37,6 +41,8 @@ from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -58,6 +64,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.quotas.client_quotas import MutationCharge
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import NodeServices
+from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
 
 TOPICS_PER_PART: Final = 32
@@ -67,10 +74,11 @@ STATES_SINCE: Final = 6
 
 STRICT_CREATION_SINCE: Final = 6
 STRICT_DELETION_SINCE: Final = 5
+STRICT_GROWTH_SINCE: Final = 3
 """Of these versions on, what exceeds the quota of controller mutations is refused."""
 
 T = TypeVar("T")
-M = TypeVar("M", CreateTopicsResponse, DeleteTopicsResponse)
+M = TypeVar("M", CreateTopicsResponse, DeleteTopicsResponse, CreatePartitionsResponse)
 
 _Created = CreateTopicsResponse.CreatableTopicResult
 _State = DeleteTopicsRequest.DeleteTopicState
@@ -120,8 +128,21 @@ def _throttled(quota: MutationCharge, response: M) -> M:
     return response
 
 
+def create_partitions(
+    services: NodeServices, context: RequestContext, request: CreatePartitionsRequest
+) -> Outcome:
+    """Hand the request to the controller, unless it names nothing."""
+    if not request.topics:
+        return CreatePartitionsResponse()
+    quota = mutation_quota(services, context, strict_since=STRICT_GROWTH_SINCE)
+    grown = services.controller.create_partitions(request, charge=quota or free_of_charge)
+    return _as_outcome(grown if quota is None else grown.then(partial(_throttled, quota)))
+
+
 def _as_outcome(
-    deferred: Deferred[CreateTopicsResponse] | Deferred[DeleteTopicsResponse],
+    deferred: Deferred[CreateTopicsResponse]
+    | Deferred[DeleteTopicsResponse]
+    | Deferred[CreatePartitionsResponse],
 ) -> Outcome:
     """The response itself if the Deferred is done: the request has no stage two then."""
     return deferred.value if deferred.done else deferred
@@ -173,6 +194,19 @@ def _refuse_deletion(
             result(name=name, topic_id=topic_id, error_code=code, error_message=message or None)
         )
     return response
+
+
+def create_partitions_error(
+    request: CreatePartitionsRequest, code: ErrorCode, message: str
+) -> CreatePartitionsResponse:
+    """The error for every topic of the request."""
+    result = CreatePartitionsResponse.CreatePartitionsTopicResult
+    return CreatePartitionsResponse(
+        results=[
+            result(name=topic.name, error_code=code, error_message=message or None)
+            for topic in request.topics
+        ]
+    )
 
 
 def _named(request: DeleteTopicsRequest) -> Iterator[tuple[str | None, Uuid]]:
@@ -337,5 +371,18 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
             quota=Quota.CONTROLLER_MUTATION,
         ),
         refusal=_refuse_deletion,
+    ),
+    ApiHandler(
+        ApiKey.CREATE_PARTITIONS,
+        create_partitions,
+        create_partitions_error,
+        ApiPolicy(
+            Versions(0, 3),
+            (Access(Extent.EACH, AclResource.TOPIC, (AclOperation.ALTER,)),),
+            listeners=EVERY_LISTENER,
+            forward=Forward.TO_CONTROLLER,
+            quota=Quota.CONTROLLER_MUTATION,
+        ),
+        refusal=Division(("topics",), ("results",)),
     ),
 )

@@ -14,6 +14,8 @@ from kbroker.protocol import codec
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -27,7 +29,7 @@ from kbroker.server.services import Services
 from tests.server.slices import Sliced
 from tests.sim.timers import SimTimers
 
-CREATE, DELETE = HANDLERS
+CREATE, DELETE, GROW = HANDLERS
 
 
 class FakeController:
@@ -49,6 +51,12 @@ class FakeController:
         self.asked.append((request, api_version))
         return self.deferred
 
+    def create_partitions(
+        self, request: CreatePartitionsRequest, *, charge: ChargePartitions
+    ) -> Deferred[CreatePartitionsResponse]:
+        self.asked.append(request)
+        return self.deferred
+
 
 def services(controller: FakeController) -> Services:
     return cast(
@@ -61,6 +69,7 @@ def test_registrations() -> None:
     assert [(h.api_key, h.min_version, h.max_version) for h in HANDLERS] == [
         (ApiKey.CREATE_TOPICS, 0, 7),
         (ApiKey.DELETE_TOPICS, 0, 6),
+        (ApiKey.CREATE_PARTITIONS, 0, 3),
     ]
 
 
@@ -123,6 +132,38 @@ def test_a_deletion_given_up(version: int) -> None:
     assert {r.error_message for r in decoded.responses} == {"off" if version >= 5 else None}
 
 
+def more(*names: str) -> CreatePartitionsRequest:
+    kind = CreatePartitionsRequest
+    return kind(topics=[kind.CreatePartitionsTopic(name=name, count=2) for name in names])
+
+
+def test_partitions_are_created_by_the_controller() -> None:
+    controller = FakeController()
+    context = RequestContext(ApiKey.CREATE_PARTITIONS, 3)
+    outcome = GROW.handle(services(controller), context, more("t"))
+    assert isinstance(outcome, Deferred) and not outcome.done
+    controller.deferred.fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    assert outcome.error is not None and outcome.error.code is ErrorCode.NOT_CONTROLLER
+    assert controller.asked == [more("t")]
+
+
+def test_a_request_for_partitions_of_no_topic_is_answered_without_the_controller() -> None:
+    controller = FakeController()
+    context = RequestContext(ApiKey.CREATE_PARTITIONS, 3)
+    assert GROW.handle(services(controller), context, more()) == CreatePartitionsResponse()
+    assert controller.asked == []
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_more_partitions_given_up(version: int) -> None:
+    response = GROW.error_response(more("a", "b"), ErrorCode.NOT_CONTROLLER, "")
+    decoded, _ = codec.decode(CreatePartitionsResponse, codec.encode(response, version), version)
+    assert [(each.name, each.error_code, each.error_message) for each in decoded.results] == [
+        ("a", 41, None),
+        ("b", 41, None),
+    ]
+
+
 # The quota of controller mutations (KIP-599)
 
 
@@ -148,11 +189,27 @@ class ChargingController(FakeController):
         )
         return Deferred.of(DeleteTopicsResponse())
 
+    def create_partitions(
+        self, request: CreatePartitionsRequest, *, charge: ChargePartitions
+    ) -> Deferred[CreatePartitionsResponse]:
+        self.create_topics(
+            CreateTopicsRequest(topics=[creatable(topic.name) for topic in request.topics]),
+            charge=charge,
+        )
+        return Deferred.of(CreatePartitionsResponse())
+
 
 @pytest.mark.parametrize("count", [4, 40])
 @pytest.mark.parametrize(
     ("handler", "version", "is_strict"),
-    [(CREATE, 6, True), (CREATE, 5, False), (DELETE, 5, True), (DELETE, 4, False)],
+    [
+        (CREATE, 6, True),
+        (CREATE, 5, False),
+        (DELETE, 5, True),
+        (DELETE, 4, False),
+        (GROW, 3, True),
+        (GROW, 2, False),
+    ],
 )
 def test_partitions_are_charged_and_the_client_is_told(
     handler: ApiHandler, version: int, is_strict: bool, count: int
@@ -160,8 +217,10 @@ def test_partitions_are_charged_and_the_client_is_told(
     """Strictly from a version on, permissively before; also in a request that is divided."""
     controller = ChargingController()
     names = [f"t{number}" for number in range(count)]
-    request: CreateTopicsRequest | DeleteTopicsRequest
-    if handler is CREATE:
+    request: CreateTopicsRequest | DeleteTopicsRequest | CreatePartitionsRequest
+    if handler is GROW:
+        request = more(*names)
+    elif handler is CREATE:
         request = CreateTopicsRequest(topics=[creatable(name) for name in names])
     else:
         request = DeleteTopicsRequest(topic_names=names)
