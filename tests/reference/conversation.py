@@ -34,6 +34,7 @@ from kbroker.protocol.messages.metadata import (
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.quotas import AlterClientQuotasResponse
 from kbroker.protocol.messages.topics import (
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -569,6 +570,7 @@ CHANGES = (
     AlterClientQuotasResponse,
     AlterConfigsResponse,
     AlterUserScramCredentialsResponse,
+    CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
     IncrementalAlterConfigsResponse,

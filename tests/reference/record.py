@@ -20,6 +20,7 @@ from scripts.apache_kafka import ApacheKafka, free_port
 from scripts.kafka_jars import KAFKA_VERSION
 from tests.reference.conversation import hold, steps
 from tests.reference.quotas import steps as quota_steps
+from tests.reference.partitions import partition_steps
 from tests.reference.share_groups import OVERRIDES as SHARE_OVERRIDES
 from tests.reference.share_groups import STATE_SEGMENT, share_steps
 from tests.reference.step import Step
@@ -40,6 +41,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
     "answers": (steps, {}),
     "quotas": (quota_steps, {}),
+    "partitions": (partition_steps, {}),
     "streams": (streams_steps, OVERRIDES),
     "share": (share_steps, SHARE_OVERRIDES),
     "transactional-offsets": (transactional_offset_steps, OFFSET_OVERRIDES),
