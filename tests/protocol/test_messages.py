@@ -22,9 +22,9 @@ PYTHON_TYPES: dict[str, object] = {
     "records": Records,
 }
 
-IGNORABLE_HERE = {"ElectLeadersResponse.error_code"}
-"""Fields that may be left out of versions without them, where Kafka's own code looks at the version
-before it sets them.
+IGNORABLE_HERE = {("ElectLeadersResponse.error_code", "1+")}
+"""Fields, with their versions, that are ignored in other versions, where Kafka's code looks at the
+version before it sets them.
 """
 
 Facts = dict[str, dict[str, Any]]
@@ -83,8 +83,8 @@ def check_field(message: type[Message], fact: dict[str, Any], field: Field) -> N
     assert same_versions(field.nullable, fact.get("nullableVersions")), where
     assert same_versions(field.tagged, fact.get("taggedVersions")), where
     assert field.tag == fact.get("tag"), where
-    is_ignorable = where in IGNORABLE_HERE or fact.get("ignorable", False)
-    assert field.ignorable == is_ignorable, where
+    is_ignorable_here = (where, fact.get("versions")) in IGNORABLE_HERE
+    assert field.ignorable == (is_ignorable_here or fact.get("ignorable", False)), where
     assert field.default == default_of(fact), where
     assert type(field.default) is type(default_of(fact)), where
     if "flexibleVersions" in fact:
