@@ -11,8 +11,7 @@ from kbroker.controller.client_quotas import (
     QuotaOutcome,
     quota_entity,
 )
-from kbroker.controller.controller import MAX_RECORDS_PER_OPERATION
-from kbroker.controller.result import at_once
+from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, at_once
 from kbroker.metadata.image import QuotaEntity
 from kbroker.metadata.snapshot import image_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
