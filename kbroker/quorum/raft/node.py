@@ -129,9 +129,7 @@ class RaftNode:
     # Events.
 
     def start(self, now_ms: int) -> list[Effect]:
-        """The first event: the state after a start. The only voter leads at once. Raises
-        StartupError if this node voted for itself and is not a voter any more.
-        """
+        """The first event: the state after a start. The only voter leads at once."""
         self.quorum.initialize(self._election, now_ms)
         if not isinstance(self.quorum.state, Candidate):
             if self.quorum.is_only_voter:

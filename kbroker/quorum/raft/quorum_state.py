@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kbroker.model import InvariantError, StartupError
+from kbroker.model import InvariantError
 from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Commit, Effect, LeaderChanged, PersistState
 from kbroker.quorum.raft.election_state import UNKNOWN_ID, ElectionState
@@ -183,8 +183,8 @@ class QuorumState:
     # Transitions.
 
     def initialize(self, election: ElectionState, now_ms: int) -> None:
-        """The state after a start. Raises StartupError if this node voted for itself and is not a
-        voter any more.
+        """The state after a start. A node that voted for itself and is no voter any more, since the
+        record that made it one was truncated, keeps its vote; in Kafka it does not start.
         """
         deadline_ms = now_ms + self.election_timeout_ms()
         voted = election.voted_key
@@ -198,12 +198,7 @@ class QuorumState:
             self._enter(
                 Resigned(election.epoch, self.local.id, deadline_ms, (), self._other_voter_ids())
             )
-        elif voted is not None and voted.names(self.local):
-            if not self.is_voter:
-                raise StartupError(
-                    f"node {self.local} voted for itself in epoch {election.epoch} and is not "
-                    f"among the voters {', '.join(map(str, self.voters.keys))}"
-                )
+        elif voted is not None and voted.names(self.local) and self.is_voter:
             votes = self._own_vote()
             self._enter(Candidate(election.epoch, self.local, votes, deadline_ms))
         elif election.leader_id != UNKNOWN_ID and endpoints:
