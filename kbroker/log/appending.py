@@ -36,6 +36,8 @@ from kbroker.protocol.batch_header import (
     APPEND_FIELDS,
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
+    CODEC_MASK,
+    FLAGS_POSITION,
     LEADER_FIELDS,
     LENGTH_OVERHEAD,
     MAGIC,
@@ -53,6 +55,7 @@ Postponed = CheckDue | RollDue
 _ATTRIBUTES: Final = frozenset(range(5))
 _TRANSACTIONAL: Final = frozenset(codec | TRANSACTIONAL_FLAG for codec in _ATTRIBUTES)
 _SEQUENCE_LIMIT: Final = MAX_SEQUENCE + 1
+_COORDINATOR: Final = AppendOrigin.COORDINATOR
 _new_tuple: Final = tuple.__new__
 
 
@@ -76,7 +79,14 @@ class AppendableLog(LogState):
         """
         config = self.config
         size = len(batches)
-        if size >= BATCH_OVERHEAD and size <= config.largest_plain_batch and request.is_plain:
+        if size >= BATCH_OVERHEAD and (
+            (size <= config.largest_plain_batch and request.is_plain)
+            or (
+                size <= config.largest_coordinator_batch
+                and request.origin is _COORDINATOR
+                and not batches[FLAGS_POSITION] & CODEC_MASK
+            )
+        ):
             (
                 base_offset, length, magic, crc, attributes, delta, latest,
                 producer_id, epoch, sequence, count,

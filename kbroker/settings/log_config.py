@@ -84,6 +84,8 @@ class LogConfig:
     """Bytes of a batch that may go into the log as it comes; 0 where each needs more than that: its
     records, another codec or time stamp, an fsync.
     """
+    largest_coordinator_batch: int = field(init=False, repr=False, compare=False)
+    """The same for an uncompressed batch of a coordinator, whose records are not checked."""
 
     def __post_init__(self) -> None:
         compact = "compact" in self.cleanup_policy
@@ -100,13 +102,12 @@ class LogConfig:
             or self.validate_records
             or self.message_timestamp_before_max_ms < NO_LOWER_BOUND_MS,
         )
-        is_plain = (
-            not self.needs_records
-            and self.message_timestamp_type == "CreateTime"
-            and self.flush_messages == NEVER
-        )
-        largest = min(self.max_message_bytes, self.segment_bytes) if is_plain else 0
-        object.__setattr__(self, "largest_plain_batch", largest)
+        largest = 0
+        if self.message_timestamp_type == "CreateTime" and self.flush_messages == NEVER:
+            largest = min(self.max_message_bytes, self.segment_bytes)
+        is_kept = self.compression_type in ("producer", "uncompressed")
+        object.__setattr__(self, "largest_coordinator_batch", largest if is_kept else 0)
+        object.__setattr__(self, "largest_plain_batch", 0 if self.needs_records else largest)
 
     @property
     def delete(self) -> bool:

@@ -46,6 +46,8 @@ CONFIGS = (
     CONFIG,
     replace(CONFIG, message_timestamp_type="LogAppendTime"),
     replace(CONFIG, compression_type="lz4"),
+    replace(CONFIG, compression_type="uncompressed"),
+    replace(CONFIG, flush_messages=1 << 40),
     replace(CONFIG, cleanup_policy=frozenset({"compact"})),
     replace(CONFIG, message_timestamp_before_max_ms=1000),
     replace(CONFIG, validate_records=True),
@@ -94,14 +96,19 @@ class Story:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             step = self.random.choices(
-                (self.batch, self.again, self.broken, self.marker, self.turn),
-                (60, 4, 8, 3, 2),
+                (self.batch, self.again, self.broken, self.marker, self.turn, self.coordinator),
+                (60, 4, 8, 3, 2, 15),
             )[0]
             step()
 
-    def append(self, batch: bytearray, version: int | None = 12) -> bool:
+    def append(
+        self,
+        batch: bytearray,
+        version: int | None = 12,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> bool:
         view = memoryview(batch)
-        request = request_of(self.now_ms, produce_version=version)
+        request = request_of(self.now_ms, produce_version=version, origin=origin)
         request.is_plain = request.is_plain and self.is_short
         info = self.log.append(view, self.leader_epoch, request)
         self.append_count += 1
@@ -143,6 +150,25 @@ class Story:
                 key = (producer, self.epoch_of[producer])
                 self.next_sequence[key] = self.next_sequence.get(key, 0) + count
             if wants:
+                self.in_transaction.add(producer)
+
+    def coordinator(self) -> None:
+        """A batch of a coordinator, whose records and sequences are not checked."""
+        random = self.random
+        producer = random.choice((-1, -1, -1, 7, 8))
+        wants = producer == 8 and 8 in self.in_transaction
+        shift = random.choice((0, 0, 5))
+        batch = self.new_batch(producer, shift=shift, transactional=wants)
+        if random.random() < 0.2:
+            batch[random.choice((22, len(batch) - 1))] ^= 1 << random.randrange(8)
+            if random.random() < 0.5:
+                sign(batch)
+        count = struct.unpack_from(">i", batch, 57)[0]
+        taken = self.append(batch, None, AppendOrigin.COORDINATOR)
+        if taken and producer >= 0 and not batch[22] & 0x20:
+            key = (producer, self.epoch_of[producer])
+            self.next_sequence[key] = self.next_sequence.get(key, 0) + shift + count
+            if batch[22] & 0x10:
                 self.in_transaction.add(producer)
 
     def again(self) -> None:
@@ -278,6 +304,8 @@ def test_the_short_way_leaves_what_the_long_way_leaves(
     taken: Counter[bool] = Counter()
     outcomes = []
     for name in ("long", "short"):
+        no_origin = object() if name == "long" else AppendOrigin.COORDINATOR
+        monkeypatch.setattr("kbroker.log.appending._COORDINATOR", no_origin)
         long_count = 0
         folder = tmp_path / name / "topic-0"
         folder.parent.mkdir()
@@ -289,6 +317,31 @@ def test_the_short_way_leaves_what_the_long_way_leaves(
         outcomes.append((story.told, what_is_left(log, folder)))
     assert outcomes[0] == outcomes[1]
     assert taken[True] and taken[False]
+
+
+@pytest.mark.parametrize(
+    ("batch", "settings", "taken"),
+    [
+        pytest.param({}, {}, True, id="plain"),
+        pytest.param({}, {"cleanup_policy": frozenset({"compact"})}, True, id="compacted"),
+        pytest.param({}, {"compression_type": "uncompressed"}, True, id="uncompressed"),
+        pytest.param({"compression": Compression.LZ4}, {}, False, id="compressed batch"),
+        pytest.param({}, {"compression_type": "lz4"}, False, id="recompressed"),
+        pytest.param({}, {"message_timestamp_type": "LogAppendTime"}, False, id="stamped"),
+        pytest.param({}, {"flush_messages": 1}, False, id="flushed"),
+    ],
+)
+def test_a_coordinators_batch_is_taken_by_the_first_branch(
+    tmp_path: Path, batch: dict[str, Any], settings: dict[str, Any], taken: bool
+) -> None:
+    log = open_log(tmp_path / "topic-0")
+    log.update_config(replace(CONFIG, **settings))
+    request = request_of(NOW_MS, origin=AppendOrigin.COORDINATOR)
+    assert log.append(batch_at(NOW_MS), 0, request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AppendableLog, "_append_any", lambda *_: None)
+        built = build_batch([(NOW_MS, b"k", b"v", [])], **batch)
+        assert (log.append(built, 0, request) == (1, 1, 0, -1)) is taken
 
 
 def test_a_batch_that_may_not_be_transactional_is_left_alone(tmp_path: Path) -> None:
