@@ -90,11 +90,12 @@ class Deferred(Generic[T]):
     @property
     def value(self) -> T:
         """The value. Raises the KafkaError of a failed one and InvariantError while pending."""
-        if not self.done:
-            raise InvariantError("Deferred read before it was resolved")
-        if self.error is not None:
-            raise _copy_of(self.error)
-        return self._value
+        try:
+            return self._value
+        except AttributeError:  # only `resolve` sets it
+            if self.error is None:
+                raise InvariantError("Deferred read before it was resolved") from None
+        raise _copy_of(self.error)
 
     def resolve(self, value: T) -> None:
         """Set the value and run the callbacks. Raises InvariantError if it is done already."""

@@ -10,7 +10,7 @@ iteration does not depend on the hash seed.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -80,11 +80,12 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
             return self._base[key]
         if value is _REMOVED:
             raise KeyError(key)
-        return cast(V, value)
+        return value  # type: ignore[return-value]  # mypy does not exclude a sentinel
 
     def __contains__(self, key: object) -> bool:
-        value = self._changes.get(cast(K, key))
-        return key in self._base if value is None else value is not _REMOVED
+        if key in self._changes:
+            return self._changes[key] is not _REMOVED
+        return key in self._base
 
     def __iter__(self) -> Iterator[K]:
         changes = self._changes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, KeysView, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -623,7 +622,7 @@ def test_very_many_transactions_are_listed_in_steps() -> None:
     (host,) = (host for host in world.coordinator.runtime.hosts() if host.shard.transactions)
     transactions = host.shard.transactions
     for number in range(5 * LISTED_PER_STEP):
-        transactions[f"tx-{number}"] = replace(transactions["tx"], transactional_id=f"tx-{number}")
+        transactions[f"tx-{number}"] = transactions["tx"]._replace(transactional_id=f"tx-{number}")
     steps = world.coordinator.list_transactions(ListTransactionsRequest())
     for _ in range(5):
         next(steps)

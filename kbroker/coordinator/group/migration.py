@@ -9,7 +9,6 @@ go on. As in Kafka the records say the end of the one and the beginning of the o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Protocol
 
 from kbroker.coordinator.group.classic.group import ClassicGroup
@@ -112,8 +111,7 @@ class Migration:
             consumer.begin(group_id, now_ms)
             return []
 
-        result = replace(
-            result,
+        result = result._replace(
             records=[*records, *result.records],
             replies=group.dismiss(ErrorCode.REBALANCE_IN_PROGRESS),
         )

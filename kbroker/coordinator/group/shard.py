@@ -172,7 +172,10 @@ class GroupShard:
 
     def kind_of(self, group_id: str) -> GroupKind[object] | None:
         """The kind that the group is of; None if there is no such group."""
-        return next((kind for kind in self.kinds if group_id in kind), None)
+        for kind in self.kinds:
+            if group_id in kind:
+                return kind
+        return None
 
     def _is_not_classic(self, group_id: str) -> bool:
         return any(group_id in kind for kind in self.kinds[1:])

@@ -85,7 +85,8 @@ def is_in_log(outcome: Deferred[ErrorCode]) -> bool:
     """
     if not outcome.done:
         return True
-    return outcome.value is ErrorCode.NONE or outcome.value in _IN_LOG_ANYWAY
+    error = outcome.value
+    return error is ErrorCode.NONE or error in _IN_LOG_ANYWAY
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

@@ -9,8 +9,7 @@ org.apache.kafka.coordinator.common.runtime.CoordinatorResult.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import InvariantError
@@ -52,8 +51,7 @@ class OutgoingRequest:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorResult(Generic[R_co]):
+class CoordinatorResult(NamedTuple, Generic[R_co]):
     """A decision as a value.
 
     records: appended as one batch, all or none. Without records the result completes when every
@@ -87,8 +85,8 @@ class CoordinatorResult(Generic[R_co]):
         return self.response
 
     def followed_by(self, on_written: Callable[[int], Results]) -> CoordinatorResult[R_co]:
-        """This decision with another on_written. Not by `dataclasses.replace`, which takes as many
-        instructions as the rest of a heartbeat's decision.
+        """This decision with another on_written. Cheaper than `_replace`, since it is done for each
+        heartbeat.
         """
         return CoordinatorResult(
             self.records,
@@ -101,7 +99,7 @@ class CoordinatorResult(Generic[R_co]):
 
     def after(self, records: Sequence[CoordinatorRecord]) -> CoordinatorResult[R_co]:
         """This decision with other records in front of its own, in one batch."""
-        return replace(self, records=[*records, *self.records]) if records else self
+        return self._replace(records=[*records, *self.records]) if records else self
 
 
 Result = CoordinatorResult[object] | Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic
+from typing import Final, Generic
 
 from kbroker.coordinator.runtime.coordinator_log import (
     NOTHING_WRITTEN,
@@ -23,6 +23,8 @@ from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
+
+_COMMITTED: Final = Deferred.of(ErrorCode.NONE)
 
 
 class ShardWriter(Generic[S]):
@@ -123,7 +125,10 @@ class ShardWriter(Generic[S]):
             )
             return committed
         error = outcome.value.error if outcome.error is None else outcome.error.code
-        written = Deferred.of(error)
+        if error is ErrorCode.NONE:
+            replay()
+            return _COMMITTED
+        written: Deferred[ErrorCode] = Deferred.of(error)
         if is_in_log(written):
             replay()
         elif error not in NOTHING_WRITTEN:
@@ -142,12 +147,13 @@ class ShardWriter(Generic[S]):
 def _replay(
     host: Host[S], records: Sequence[CoordinatorRecord], transaction: Transactional | None
 ) -> None:
-    shard = host.shard
+    if transaction is None:
+        replay = host.shard.replay
+        for record in records:
+            replay(record)
+        return
     for record in records:
-        if transaction is None:
-            shard.replay(record)
-        else:
-            shard.replay_transactional(transaction.producer_id, record)
+        host.shard.replay_transactional(transaction.producer_id, record)
 
 
 def _log_changes(host: Host[S], records: Sequence[CoordinatorRecord]) -> None:

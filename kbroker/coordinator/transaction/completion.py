@@ -8,7 +8,6 @@ after a load they are rebuilt from the state of the transactional ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -112,8 +111,7 @@ class Completions:
 def completed(prepared: Transaction, wall_ms: int) -> Transaction:
     """The state after the last marker of a prepared commit or abort."""
     is_commit = prepared.state is TransactionState.PREPARE_COMMIT
-    complete = replace(
-        prepared,
+    complete = prepared._replace(
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
         partitions=frozenset(),
         last_update_ms=wall_ms,
@@ -121,8 +119,7 @@ def completed(prepared: Transaction, wall_ms: int) -> Transaction:
     )
     if prepared.next_producer_id == NO_PRODUCER_ID:
         return complete
-    return replace(
-        complete,
+    return complete._replace(
         producer_id=prepared.next_producer_id,
         producer_epoch=0,
         next_producer_id=NO_PRODUCER_ID,

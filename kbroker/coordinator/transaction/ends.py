@@ -5,7 +5,6 @@ the state after it (KIP-98, KIP-890). What follows the Prepare record is in `com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from kbroker.coordinator.transaction.records import LAST_CLIENT_EPOCH, NO_PRODUCER_ID, Transaction
@@ -109,8 +108,7 @@ def prepared(
     new_producer_id: for an id without a further epoch. Raises KafkaError(CONCURRENT_TRANSACTIONS)
     if it is needed and missing.
     """
-    after = replace(
-        current,
+    after = current._replace(
         state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
         start_ms=current.start_ms if current.state is TransactionState.ONGOING else wall_ms,
         last_update_ms=wall_ms,
@@ -124,8 +122,7 @@ def prepared(
         if new_producer_id is None:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         next_id = new_producer_id
-    return replace(
-        after,
+    return after._replace(
         producer_epoch=current.next_epoch,
         last_producer_epoch=current.producer_epoch,
         next_producer_id=next_id,

@@ -6,8 +6,6 @@ A client never gets epoch 32767: the epoch before it is followed by a new produc
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.records import (
     LAST_CLIENT_EPOCH,
@@ -56,8 +54,7 @@ def initialized(
     """The state after InitProducerId without an open transaction. new_producer_id: given if
     `needs_producer_id`. Raises KafkaError(CONCURRENT_TRANSACTIONS) if it is needed and missing.
     """
-    fresh = replace(
-        current,
+    fresh = current._replace(
         timeout_ms=timeout_ms,
         state=TransactionState.EMPTY,
         partitions=frozenset(),
@@ -71,8 +68,7 @@ def initialized(
     if has_fence_epoch or (current.is_epoch_exhausted and has_present_epoch):
         if new_producer_id is None:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-        return replace(
-            fresh,
+        return fresh._replace(
             producer_id=new_producer_id,
             producer_epoch=0,
             last_producer_epoch=(
@@ -80,13 +76,12 @@ def initialized(
             ),
         )
     if has_present_epoch:
-        return replace(
-            fresh,
+        return fresh._replace(
             producer_epoch=current.producer_epoch + 1,
             last_producer_epoch=NO_PRODUCER_EPOCH if expected is None else current.producer_epoch,
         )
     # A retry, which gets the same answer.
-    return replace(fresh, previous_producer_id=current.previous_producer_id)
+    return fresh._replace(previous_producer_id=current.previous_producer_id)
 
 
 def fenced(current: Transaction, *, wall_ms: int, next_producer_id: int) -> Transaction:
@@ -96,8 +91,7 @@ def fenced(current: Transaction, *, wall_ms: int, next_producer_id: int) -> Tran
     (KIP-588). next_producer_id: of the transactional id from the end of the abort on;
     NO_PRODUCER_ID: the same.
     """
-    return replace(
-        current,
+    return current._replace(
         state=TransactionState.PREPARE_ABORT,
         producer_epoch=current.next_epoch,
         last_producer_epoch=current.producer_epoch,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.transaction.state import TransactionState
@@ -27,14 +26,13 @@ LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
 _INT16: Final = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The state of one transactional id.
 
     last_producer_epoch: the epoch before the producer's own request raised it, by which a retry of
     that request is recognised; not in the log, as in Kafka, and -1 after a reload. client_version:
     2 if the producer uses transaction.version 2, else 0. start_ms: of the last transaction, -1
-    without one.
+    without one. A NamedTuple, whose `_replace` takes a tenth of the time of `dataclasses.replace`.
     """
 
     transactional_id: str

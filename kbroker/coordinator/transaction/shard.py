@@ -10,7 +10,6 @@ and which ended transactions lack markers (`completion`). Producer ids and epoch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -233,8 +232,7 @@ class TransactionShard:
         if is_open and partitions <= current.partitions:
             return CoordinatorResult([], ErrorCode.NONE)
         wall_ms = self._wall_ms()
-        opened = replace(
-            current,
+        opened = current._replace(
             state=TransactionState.ONGOING,
             partitions=current.partitions | partitions,
             start_ms=current.start_ms if is_open else wall_ms,

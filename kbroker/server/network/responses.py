@@ -94,8 +94,13 @@ class Responses:
             len(queue) >= MAX_PIPELINED
             or not self.writer.idle
             or (queue.encoded and queue.held_bytes >= self._shared.max_queued_bytes)
-            or (self._shared.budget.exhausted and queue[0].message is None)
-            or (queue[-1].message is None and type(queue[-1]) is LargePendingResponse)
+            or (
+                queue.unresolved > 0
+                and (
+                    (self._shared.budget.exhausted and queue[0].message is None)
+                    or (queue[-1].message is None and type(queue[-1]) is LargePendingResponse)
+                )
+            )
         )
 
     def add(self, pending: PendingResponse) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kbroker.coordinator.runtime.deadlines import Deadlines
@@ -110,9 +108,8 @@ def test_a_completion_that_is_forgotten_is_not_tried_again() -> None:
     ],
 )
 def test_the_state_after_the_last_marker(before: TransactionState, after: TransactionState) -> None:
-    found = completed(replace(ENDING, state=before), 99)
-    assert found == replace(
-        ENDING,
+    found = completed(ENDING._replace(state=before), 99)
+    assert found == ENDING._replace(
         state=after,
         partitions=frozenset(),
         last_update_ms=99,
@@ -121,6 +118,6 @@ def test_the_state_after_the_last_marker(before: TransactionState, after: Transa
 
 
 def test_a_new_producer_id_begins_with_epoch_0() -> None:
-    found = completed(replace(ENDING, next_producer_id=8), 99)
+    found = completed(ENDING._replace(next_producer_id=8), 99)
     assert (found.producer_id, found.producer_epoch) == (8, 0)
     assert (found.previous_producer_id, found.next_producer_id) == (7, NO_PRODUCER_ID)

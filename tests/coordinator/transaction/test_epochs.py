@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kbroker.coordinator.transaction.ends import Producer
@@ -24,10 +22,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 E, S = ErrorCode, TransactionState
 CURRENT = Transaction("tx", 9, 4, 500, S.COMPLETE_COMMIT, previous_producer_id=9)
-LAST = replace(CURRENT, producer_epoch=LAST_CLIENT_EPOCH)
-FENCED = replace(CURRENT, producer_epoch=MAX_EPOCH, last_producer_epoch=LAST_CLIENT_EPOCH)
-ROTATED = replace(
-    CURRENT,
+LAST = CURRENT._replace(producer_epoch=LAST_CLIENT_EPOCH)
+FENCED = CURRENT._replace(producer_epoch=MAX_EPOCH, last_producer_epoch=LAST_CLIENT_EPOCH)
+ROTATED = CURRENT._replace(
     producer_id=10,
     producer_epoch=0,
     previous_producer_id=9,
@@ -41,7 +38,7 @@ ROTATED = replace(
         pytest.param(None, True, id="new"),
         pytest.param(CURRENT, False, id="epochs left"),
         pytest.param(LAST, True, id="last epoch"),
-        pytest.param(replace(LAST, state=S.PREPARE_COMMIT), False, id="last epoch, ending"),
+        pytest.param(LAST._replace(state=S.PREPARE_COMMIT), False, id="last epoch, ending"),
     ],
 )
 def test_when_a_fresh_producer_id_is_needed(current: Transaction | None, is_needed: bool) -> None:
@@ -54,7 +51,7 @@ def test_when_a_fresh_producer_id_is_needed(current: Transaction | None, is_need
         pytest.param(CURRENT, None, True, id="claims nothing"),
         pytest.param(CURRENT, Producer(9, 4), True, id="present"),
         pytest.param(CURRENT, Producer(9, 3), False, id="former epoch"),
-        pytest.param(replace(CURRENT, last_producer_epoch=3), Producer(9, 3), True, id="retry"),
+        pytest.param(CURRENT._replace(last_producer_epoch=3), Producer(9, 3), True, id="retry"),
         pytest.param(CURRENT, Producer(8, 4), False, id="other id"),
         pytest.param(ROTATED, Producer(9, LAST_CLIENT_EPOCH), True, id="retry of a rotation"),
         pytest.param(ROTATED, Producer(9, 4), False, id="long before a rotation"),
@@ -77,7 +74,7 @@ def test_whose_claims_are_known(
         pytest.param(CURRENT, None, None, (9, 5), id="next epoch"),
         pytest.param(CURRENT, Producer(9, 4), None, (9, 5), id="next epoch, claimed"),
         pytest.param(
-            replace(CURRENT, last_producer_epoch=3), Producer(9, 3), None, (9, 4), id="retry"
+            CURRENT._replace(last_producer_epoch=3), Producer(9, 3), None, (9, 4), id="retry"
         ),
         pytest.param(LAST, None, 77, (77, 0), id="no epoch left"),
         pytest.param(FENCED, Producer(9, LAST_CLIENT_EPOCH), 77, (77, 0), id="fenced"),
@@ -104,9 +101,9 @@ def test_what_init_producer_id_gives(
 
 
 def test_fencing_raises_the_epoch_and_aborts() -> None:
-    opened = replace(CURRENT, state=S.ONGOING)
+    opened = CURRENT._replace(state=S.ONGOING)
     after = fenced(opened, wall_ms=7, next_producer_id=NO_PRODUCER_ID)
     assert (after.producer_epoch, after.last_producer_epoch) == (5, 4)
     assert (after.state, after.next_producer_id) == (S.PREPARE_ABORT, NO_PRODUCER_ID)
-    last = fenced(replace(LAST, state=S.ONGOING), wall_ms=7, next_producer_id=77)
+    last = fenced(LAST._replace(state=S.ONGOING), wall_ms=7, next_producer_id=77)
     assert (last.producer_epoch, last.next_producer_id) == (MAX_EPOCH, 77)

@@ -6,7 +6,6 @@ one, and from that without tombstones. An epoch never passes 32767, and no clien
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -125,7 +124,7 @@ class Life:
             return
         epoch = self.random.choice([LAST_CLIENT_EPOCH - 1, LAST_CLIENT_EPOCH, MAX_EPOCH])
         if epoch > found.producer_epoch:
-            self.world.put(replace(found, producer_epoch=epoch))
+            self.world.put(found._replace(producer_epoch=epoch))
             client.producer_id, client.epoch = found.producer_id, min(epoch, LAST_CLIENT_EPOCH)
 
     def pass_time(self) -> None:
@@ -221,7 +220,7 @@ def observed(world: TransactionWorld) -> dict[str, Any]:
 
 
 def _durable(transaction: Transaction) -> Transaction:
-    return replace(transaction, last_producer_epoch=-1)
+    return transaction._replace(last_producer_epoch=-1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

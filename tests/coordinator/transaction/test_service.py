@@ -5,7 +5,6 @@ retries after lost answers, timeouts, expiry, and what is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -233,9 +232,8 @@ def test_a_producer_raises_its_own_epoch_and_may_ask_again() -> None:
     assert client.epoch == identity[1] + 1
     client.epoch = identity[1]
     world.lead()
-    world.shard().transactions["tx"] = replace(
-        world.shard().transactions["tx"], last_producer_epoch=-1
-    )
+    known = world.shard().transactions
+    known["tx"] = known["tx"]._replace(last_producer_epoch=-1)
     assert client.init(keep=True) is E.PRODUCER_FENCED
 
 
@@ -399,7 +397,7 @@ def test_a_transaction_that_began_with_the_last_epoch_ends(
     """An earlier version let it begin; no higher epoch is left to end it with."""
     world = TransactionWorld()
     began = Transaction("tx", 9, 32767, 15_000, S.ONGOING, frozenset({OUT}), start_ms=0)
-    world.put(replace(began, client_version=version))
+    world.put(began._replace(client_version=version))
     client = Client(world, version=version, producer_id=9, epoch=32767)
     end(world, client)
     assert world.markers == [(OUT, 9, 32767, end is end_by_commit)]

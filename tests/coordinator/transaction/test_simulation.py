@@ -8,7 +8,7 @@ was refused for good has none; at the end every transaction is over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -117,7 +117,7 @@ class Simulation(TransactionWorld):
 
 
 def _durable(transaction: Transaction) -> Transaction:
-    return replace(transaction, last_producer_epoch=-1)
+    return transaction._replace(last_producer_epoch=-1)
 
 
 class Producer:

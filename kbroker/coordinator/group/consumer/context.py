@@ -26,7 +26,7 @@ class ConsumerSettings(Protocol):
     def group_consumer_assignors(self) -> tuple[str, ...]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ConsumerContext(AssignmentContext):
     """new_member_id: makes an id for a member that joins without one."""
 

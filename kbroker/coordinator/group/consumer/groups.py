@@ -9,7 +9,6 @@ Regular expressions are resolved after a heartbeat (`regex_schedule`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from random import Random
 from typing import ClassVar, Final, Protocol, get_args
 
@@ -320,7 +319,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
             return []
 
         end = self.end_members(group, (member_id,))
-        return [replace(end, on_completion=then)]
+        return [end._replace(on_completion=then)]
 
     # -- the group as a whole ----------------------------------------------------------------
 

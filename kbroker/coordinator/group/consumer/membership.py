@@ -9,7 +9,6 @@ expressions are resolved apart from heartbeats (`regex_refresh`); `resolved` giv
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.coordinator.group.consumer.context import ConsumerContext, ConsumerSettings
@@ -40,8 +39,7 @@ from kbroker.protocol.messages.consumer_groups import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The effect of an update on a member: its state before and after."""
 
     records: list[CoordinatorRecord]

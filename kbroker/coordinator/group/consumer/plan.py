@@ -5,7 +5,7 @@ has the steps before and after.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
 from kbroker.coordinator.group.consumer.context import ConsumerContext, ConsumerSettings
@@ -26,8 +26,7 @@ from kbroker.model import Uuid
 Reported = Mapping[Uuid, frozenset[int]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """The state that a member reports. replaced: the id of the static member that it replaces;
     reported: the partitions that it owns by its own account.
     """

@@ -5,7 +5,8 @@ partitions that passed the first step get the error of the second.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
+from itertools import chain
 
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP, TOPIC_ID_VERSION
 from kbroker.coordinator.group.records import NO_EXPIRY, offset_commit_record
@@ -23,15 +24,16 @@ _CommitResult = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 class Commit:
-    """A commit after its first step: `accepted` partitions, each with its place in `response`,
+    """A commit after its first step: `accepted` partitions by topic, as they stand in `response`,
     still NONE there, and which of them counts where a partition is named again.
     """
 
-    __slots__ = ("accepted", "latest", "response", "too_large", "unknown_topic")
+    __slots__ = ("_topics", "accepted", "latest", "response", "too_large", "unknown_topic")
 
-    def __init__(self, unknown_topic: ErrorCode) -> None:
+    def __init__(self, unknown_topic: ErrorCode, topics: TopicLookup) -> None:
         self.unknown_topic = unknown_topic
-        self.accepted: list[tuple[Uuid, _CommitResult]] = []
+        self._topics = topics
+        self.accepted: list[tuple[Uuid, list[_CommitResult]]] = []
         self.latest: dict[tuple[Uuid, int], tuple[str, _CommitPartition | None]] = {}
         """By topic id and partition: the topic's name, and the last of the accepted ones whose
         metadata is not too large.
@@ -42,13 +44,16 @@ class Commit:
 
     def refuse_deleted(self, topics: TopicLookup) -> None:
         """Refuse partitions of topics that were deleted after the first step."""
+        if topics is self._topics:
+            return
         known = topics.topics_by_id
-        deleted = {topic_id for topic_id, _ in self.latest if topic_id not in known}
+        deleted = {topic_id for topic_id, _ in self.accepted if topic_id not in known}
         if not deleted:
             return
-        for topic_id, result in self.accepted:
+        for topic_id, results in self.accepted:
             if topic_id in deleted:
-                result.error_code = self.unknown_topic
+                for result in results:
+                    result.error_code = self.unknown_topic
         self.accepted = [one for one in self.accepted if one[0] not in deleted]
         self.latest = {key: one for key, one in self.latest.items() if key[0] not in deleted}
         self.too_large = [one for one in self.too_large if one.error_code == ErrorCode.NONE]
@@ -63,7 +68,8 @@ class Commit:
         gets it.
         """
         if error is not ErrorCode.NONE:
-            for count, (_, result) in enumerate(self.accepted, 1):
+            accepted = chain.from_iterable(results for _, results in self.accepted)
+            for count, result in enumerate(accepted, 1):
                 if count % OFFSETS_PER_STEP == 0:
                     yield
                 if result.error_code == ErrorCode.NONE:
@@ -81,12 +87,12 @@ def resolve_commit(
 ) -> Generator[None, None, Commit]:
     """The first step: which partitions exist. Unknown ones get their error in the response at once,
     and stand first in it: topics with one before the others, in each topic they before the others.
-    A generator that pauses after step_items topics and partitions.
+    A generator that pauses after step_items topics and partitions, at most twice as many.
     """
     by_id = version >= TOPIC_ID_VERSION
     error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    commit = Commit(error)
-    accepted, latest = commit.accepted, commit.latest
+    commit = Commit(error, topics)
+    latest = commit.latest
     without_error: list[OffsetCommitResponse.OffsetCommitResponseTopic] = []
     visited = 0
     for asked in request.topics:
@@ -99,36 +105,41 @@ def resolve_commit(
         answer = OffsetCommitResponse.OffsetCommitResponseTopic(
             name=asked.name, topic_id=asked.topic_id, partitions=results
         )
-        if topic is None:
-            commit.response.topics.append(answer)
-        known: Mapping[int, object] = {} if topic is None else topic.partitions
         existing: list[_CommitResult] = []
-        for partition in asked.partitions:
-            visited += 1
+        for start in range(0, len(asked.partitions), step_items):
+            part = asked.partitions[start : start + step_items]
+            visited += len(part)
             if visited >= step_items:
                 visited = 0
                 yield
-            index = partition.partition_index
-            result = _CommitResult(partition_index=index)
             if topic is None:
-                results.append(result)
-                result.error_code = error
+                results += [
+                    _CommitResult(partition_index=one.partition_index, error_code=error)
+                    for one in part
+                ]
                 continue
-            if index not in known:
-                results.append(result)
-                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            existing.append(result)
-            key = topic.topic_id, index
-            accepted.append((topic.topic_id, result))
-            if len(partition.committed_metadata or "") <= max_metadata_bytes:
-                latest[key] = topic.name, partition
-            else:
-                commit.too_large.append(result)
-                latest.setdefault(key, (topic.name, None))
-        if topic is not None:
-            (commit.response.topics if results else without_error).append(answer)
-            results += existing
+            topic_id, name, known = topic.topic_id, topic.name, topic.partitions
+            for partition in part:
+                index = partition.partition_index
+                result = _CommitResult(partition_index=index)
+                if index not in known:
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    results.append(result)
+                    continue
+                existing.append(result)
+                metadata = partition.committed_metadata
+                if not metadata or len(metadata) <= max_metadata_bytes:
+                    latest[topic_id, index] = name, partition
+                else:
+                    commit.too_large.append(result)
+                    latest.setdefault((topic_id, index), (name, None))
+        if existing and topic is not None:
+            commit.accepted.append((topic.topic_id, existing))
+        if topic is None or results:
+            commit.response.topics.append(answer)
+        else:
+            without_error.append(answer)
+        results += existing
     commit.response.topics += without_error
     return commit
 

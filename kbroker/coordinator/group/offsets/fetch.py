@@ -17,7 +17,7 @@ NO_OFFSET: Final = -1
 
 
 OFFSET_BYTES: Final = 200
-"""Memory of a partition in the response to a fetch, besides its metadata."""
+"""Memory of a topic or partition in the response to a fetch, besides its name or metadata."""
 
 
 _FetchTopic = OffsetFetchResponse.OffsetFetchResponseTopics
@@ -30,11 +30,6 @@ Charge = Callable[[int], bool]
 """Whether a response may have so many bytes more."""
 
 
-def _answer_bytes(name: str, values: Iterable[OffsetCommitValue], count: int) -> int:
-    """About how much memory the response for a topic has. count: of partitions."""
-    return len(name) + OFFSET_BYTES * (1 + count) + sum(len(value.metadata) for value in values)
-
-
 def fetch_errors(indexes: Iterable[int], error: ErrorCode) -> list[_FetchPartition]:
     """Partitions without an offset and with this error."""
     return [
@@ -43,11 +38,6 @@ def fetch_errors(indexes: Iterable[int], error: ErrorCode) -> list[_FetchPartiti
         )
         for index in indexes
     ]
-
-
-def _is_of_topic(value: OffsetCommitValue | None, topic_id: Uuid) -> bool:
-    """Whether an offset was committed for this topic, not for one of the same name before it."""
-    return value is not None and value.topic_id in (ZERO_UUID, topic_id)
 
 
 def fetch_offsets(
@@ -102,16 +92,19 @@ class _Fetch:
             topic = self._topics.topics.get(name)
             if self._by_id and topic is None:
                 continue
-            partitions = offsets.get(name, {})
-            visited += 1 + len(partitions)
-            if visited >= OFFSETS_PER_STEP:
-                visited = 0
-                yield
-            if not self._charge(_answer_bytes(name, partitions.values(), len(partitions))):
-                return None
             answer = _FetchTopic(name=name, topic_id=topic.topic_id if topic else ZERO_UUID)
-            for index, value in partitions.items():
-                answer.partitions.append(self._found(name, index, value))
+            values = list(offsets.get(name, {}).items())
+            visited += 1
+            for start in range(0, len(values) or 1, OFFSETS_PER_STEP):
+                part = values[start : start + OFFSETS_PER_STEP]
+                visited += len(part)
+                if visited >= OFFSETS_PER_STEP:
+                    visited = 0
+                    yield
+                results = self._found(name, part)
+                if results is None:
+                    return None
+                answer.partitions += results
             found.append(answer)
         return found
 
@@ -133,7 +126,7 @@ class _Fetch:
             if self._by_id:
                 topic = self._topics.topics_by_id.get(wanted.topic_id)
                 if topic is None:
-                    if not self._charge(_answer_bytes(name, (), len(indexes))):
+                    if not self._charge(len(name) + OFFSET_BYTES * (1 + len(indexes))):
                         return None
                     for start in range(0, len(indexes), OFFSETS_PER_STEP):
                         part = indexes[start : start + OFFSETS_PER_STEP]
@@ -143,31 +136,45 @@ class _Fetch:
                     continue
                 name = topic.name
             found.append(answer)
-            known = self._offsets.get(name, {})
+            value_of = self._offsets.get(name, {}).get
             for start in range(0, len(indexes) or 1, OFFSETS_PER_STEP):
                 part = indexes[start : start + OFFSETS_PER_STEP]
                 visited += len(part)
                 if visited >= OFFSETS_PER_STEP:
                     visited = 0
                     yield
-                values = [known[index] for index in part if index in known]
-                if not self._charge(_answer_bytes(name, values, len(part))):
+                values = [(index, value_of(index)) for index in part]
+                results = self._found(name, values, wanted.topic_id if self._by_id else None)
+                if results is None:
                     return None
-                for index in part:
-                    value = known.get(index)
-                    if self._by_id and not _is_of_topic(value, wanted.topic_id):
-                        value = None
-                    answer.partitions.append(self._found(name, index, value))
+                answer.partitions += results
         return found + unknown
 
-    def _found(self, topic: str, index: int, value: OffsetCommitValue | None) -> _FetchPartition:
-        if (topic, index) in self._unstable:
-            return fetch_errors([index], ErrorCode.UNSTABLE_OFFSET_COMMIT)[0]
-        if value is None:
-            return fetch_errors([index], ErrorCode.NONE)[0]
-        return _FetchPartition(
-            partition_index=index,
-            committed_offset=value.offset,
-            committed_leader_epoch=value.leader_epoch,
-            metadata=value.metadata,
-        )
+    def _found(
+        self,
+        topic: str,
+        values: Sequence[tuple[int, OffsetCommitValue | None]],
+        topic_id: Uuid | None = None,
+    ) -> list[_FetchPartition] | None:
+        """The results for some hundred partitions of a topic; None if charge refuses them.
+        topic_id: of the offsets that count, None if all do.
+        """
+        unstable = self._unstable
+        size = len(topic) + OFFSET_BYTES * (1 + len(values))
+        results: list[_FetchPartition] = []
+        for index, value in values:
+            if unstable and (topic, index) in unstable:
+                results += fetch_errors([index], ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            elif value is None or not (topic_id is None or value.topic_id in (ZERO_UUID, topic_id)):
+                results += fetch_errors([index], ErrorCode.NONE)
+            else:
+                size += len(value.metadata)
+                results.append(
+                    _FetchPartition(
+                        partition_index=index,
+                        committed_offset=value.offset,
+                        committed_leader_epoch=value.leader_epoch,
+                        metadata=value.metadata,
+                    )
+                )
+        return results if self._charge(size) else None

@@ -32,7 +32,7 @@ class OffsetPlace(NamedTuple):
 class PendingOffsets:
     """The pending offsets of one shard. Changed by replay only."""
 
-    __slots__ = ("_by_group", "_by_producer")
+    __slots__ = ("_by_group", "_by_producer", "groups")
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[OffsetPlace, OffsetCommitValue | None]] = {}
@@ -41,9 +41,8 @@ class PendingOffsets:
         self._by_group: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
         """By group id, then (topic, partition): producer ids, in the order of their last records.
         """
-
-    def __bool__(self) -> bool:
-        return bool(self._by_group)
+        self.groups: Collection[str] = self._by_group.keys()
+        """The ids of groups with pending offsets."""
 
     def add(self, producer_id: int, place: OffsetPlace, value: OffsetCommitValue) -> None:
         """A record of a transactional batch."""

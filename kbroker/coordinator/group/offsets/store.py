@@ -42,11 +42,16 @@ class OffsetStore:
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Apply one record. A tombstone removes pending offsets too."""
         if value is not None:
-            if self.pending:
+            if self.pending.groups:
                 self.pending.supersede(OffsetPlace.of(key))
-            self._put(key.group, key.topic, key.partition, value)
+            group_id, topic = key.group, key.topic
+            topics = self._offsets.get(group_id)
+            if topics is not None and topic in topics:
+                topics[topic][key.partition] = value
+            else:
+                self._put(group_id, topic, key.partition, value)
             return
-        if self.pending:
+        if self.pending.groups:
             self.pending.remove(OffsetPlace.of(key))
         topics = self._offsets.get(key.group, {})
         partitions = topics.get(key.topic, {})

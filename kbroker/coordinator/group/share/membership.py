@@ -58,7 +58,7 @@ class ShareSettings(Protocol):
     def group_share_initialize_retry_interval_ms(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ShareContext(AssignmentContext):
     """is_initializing: whether the states that the log calls initializing are being made now.
     deleting: topics whose states are being deleted now.

@@ -58,7 +58,7 @@ class StreamsGroupSettings:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StreamsContext(AssignmentContext):
     """is_delayed: whether the first assignment of the group waits for more members."""
 
