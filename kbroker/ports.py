@@ -172,6 +172,13 @@ class Deferred(Generic[T]):
         skips function, which is right for reads. By default work that has begun is completed when
         its client has disconnected.
         """
+        if self.done and self.error is None and not cancels_source:
+            outcome = _apply(function, self._value)
+            if outcome.done:
+                return outcome
+            following: Deferred[U] = Deferred()  # a caller's `cancel` does not reach the outcome
+            follow(following, outcome)
+            return following
         result: Deferred[U] = Chained(self) if cancels_source else Deferred()
         self.on_done(partial(_continue, result, function), result.fail)
         return result
@@ -256,19 +263,19 @@ def _log_unobserved(error: KafkaError) -> None:
 
 def _continue(result: Deferred[U], function: Callable[[T], U | Deferred[U]], argument: T) -> None:
     """The next step of a chain: give result what function makes of argument."""
-    if isinstance(result, Chained) and result.is_cancelled:
-        return
-    failure: KafkaError
+    if not (isinstance(result, Chained) and result.is_cancelled):
+        follow(result, _apply(function, argument))
+
+
+def _apply(function: Callable[[T], U | Deferred[U]], argument: T) -> Deferred[U]:
+    """What function returns, as a Deferred, which has failed if it raised an error."""
     try:
         outcome = function(argument)
     except InvariantError:
         raise
     except Exception as error:  # noqa: BLE001  # one request's surprise must not fail the others
-        failure = as_kafka_error(error)
-    else:
-        follow(result, outcome)
-        return
-    result.fail(failure)
+        return Deferred.failed(as_kafka_error(error))
+    return to_deferred(outcome)
 
 
 def to_deferred(outcome: T | Deferred[T]) -> Deferred[T]:
