@@ -168,22 +168,10 @@ class OffsetService:
         self, request: OffsetFetchRequest, version: int, charge: Charge
     ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
         """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
-        for. Answered once everything written before is committed. A group of which all offsets are
-        asked for again is answered once. charge: whether the response may have so many bytes more.
+        for. A group's offsets are read once everything written before is committed. A group of
+        which all offsets are asked for again is answered once. charge: whether the response may
+        have so many bytes more.
         """
-        named: set[str] = set()
-        for count, group in enumerate(request.groups, 1):
-            if count % GROUPS_PER_STEP == 0:
-                yield None
-            if group.group_id in named:
-                continue
-            named.add(group.group_id)
-            try:
-                wait = self._runtime.after_pending(self._host(group.group_id))
-            except KafkaError:
-                continue
-            if not wait.done:
-                yield wait
         response = OffsetFetchResponse()
         whole: set[tuple[str, str | None, int]] = set()
         for count, group in enumerate(request.groups, 1):
@@ -205,9 +193,13 @@ class OffsetService:
         version: int,
         require_stable: bool,
         charge: Charge,
-    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
+    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
         try:
             host = self._host(group.group_id)
+            wait = self._runtime.after_pending(host)
+            if not wait.done:
+                yield wait
+                host = self._host(group.group_id)
             refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
         except KafkaError as error:
             refusal = error.code

@@ -32,7 +32,7 @@ class Commit:
 
     def __init__(self, unknown_topic: ErrorCode, topics: TopicLookup) -> None:
         self.unknown_topic = unknown_topic
-        self._topics = topics
+        self._topics = topics.topics
         self.accepted: list[tuple[Uuid, list[_CommitResult]]] = []
         self.latest: dict[tuple[Uuid, int], tuple[str, _CommitPartition | None]] = {}
         """By topic id and partition: the topic's name, and the last of the accepted ones whose
@@ -44,7 +44,7 @@ class Commit:
 
     def refuse_deleted(self, topics: TopicLookup) -> None:
         """Refuse partitions of topics that were deleted after the first step."""
-        if topics is self._topics:
+        if topics.topics is self._topics:  # nothing has changed
             return
         known = topics.topics_by_id
         deleted = {topic_id for topic_id, _ in self.accepted if topic_id not in known}

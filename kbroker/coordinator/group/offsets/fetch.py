@@ -114,21 +114,18 @@ class _Fetch:
         """The offsets of the named partitions."""
         found: list[_FetchTopic] = []
         unknown: list[_FetchTopic] = []
+        by_id = self._by_id
         visited = 0
         for wanted in topics:
-            indexes = wanted.partition_indexes
-            visited += 1
-            if visited >= OFFSETS_PER_STEP:
-                visited = 0
-                yield
-            answer = _FetchTopic(name=wanted.name, topic_id=wanted.topic_id)
-            name = wanted.name
-            if self._by_id:
-                topic = self._topics.topics_by_id.get(wanted.topic_id)
+            name, indexes = wanted.name, wanted.partition_indexes
+            topic_id = wanted.topic_id if by_id else None
+            answer = _FetchTopic(name=name, topic_id=wanted.topic_id)
+            if topic_id is not None:
+                topic = self._topics.topics_by_id.get(topic_id)
                 if topic is None:
                     if not self._charge(len(name) + OFFSET_BYTES * (1 + len(indexes))):
                         return None
-                    for start in range(0, len(indexes), OFFSETS_PER_STEP):
+                    for start in range(0, len(indexes) or 1, OFFSETS_PER_STEP):
                         part = indexes[start : start + OFFSETS_PER_STEP]
                         answer.partitions += fetch_errors(part, ErrorCode.UNKNOWN_TOPIC_ID)
                         yield
@@ -137,14 +134,15 @@ class _Fetch:
                 name = topic.name
             found.append(answer)
             value_of = self._offsets.get(name, {}).get
+            visited += 1
             for start in range(0, len(indexes) or 1, OFFSETS_PER_STEP):
                 part = indexes[start : start + OFFSETS_PER_STEP]
                 visited += len(part)
                 if visited >= OFFSETS_PER_STEP:
                     visited = 0
                     yield
-                values = [(index, value_of(index)) for index in part]
-                results = self._found(name, values, wanted.topic_id if self._by_id else None)
+                values = list(zip(part, map(value_of, part), strict=True))
+                results = self._found(name, values, topic_id)
                 if results is None:
                     return None
                 answer.partitions += results
