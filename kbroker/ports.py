@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Final, Generic, Protocol, TypeVar, overload
 
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 U = TypeVar("U")
 K = TypeVar("K")
+
+_new_object: Final = object.__new__
 
 Random = random.Random
 """Random numbers as a port: node/ passes one in, a simulation passes a seeded one."""
@@ -74,9 +76,10 @@ class Deferred(Generic[T]):
 
     @classmethod
     def of(cls, value: T) -> Deferred[T]:
-        """A resolved Deferred."""
-        deferred: Deferred[T] = cls()
+        """A resolved Deferred. Made without `__init__`, which would take twice as long."""
+        deferred: Deferred[T] = _new_object(Deferred)
         deferred.done = True
+        deferred._callbacks = deferred._on_failed = deferred.error = None
         deferred._value = value
         return deferred
 

@@ -39,6 +39,8 @@ ITEMS_PER_STEP: Final = 256
 """Topics and partitions of an OffsetDelete between two pauses."""
 
 _DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
+_NONE: Final = ErrorCode.NONE
+"""To look a member up in its enum costs ten times as much."""
 
 
 class OffsetSettings(Protocol):
@@ -111,7 +113,7 @@ class OffsetService:
             version,
             commit.latest,
         )
-        if refusal is not ErrorCode.NONE:
+        if refusal is not _NONE:
             return Deferred.of(refusal)
         if member_id:
             host.shard.touch(group_id, member_id, self._timers.monotonic_ms())
@@ -137,7 +139,7 @@ class OffsetService:
             request.generation_id_or_member_epoch,
             commit.latest,
         )
-        if refusal is not ErrorCode.NONE:
+        if refusal is not _NONE:
             return Deferred.of(refusal)
         host.shard.touch(group_id, request.member_id, self._timers.monotonic_ms())
         return self._write_commit(host, commit, request, transaction)
@@ -156,10 +158,10 @@ class OffsetService:
             now_ms=self._timers.now_ms(),
         )
         if not records:
-            return Deferred.of(ErrorCode.NONE)
+            return Deferred.of(_NONE)
         return self._runtime.handle(
             host,
-            CoordinatorResult(records, ErrorCode.NONE),
+            CoordinatorResult(records, _NONE),
             transaction=transaction,
             error_of=commit_error,
         ).recover(lambda error: error.code)
@@ -203,7 +205,7 @@ class OffsetService:
             refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
         except KafkaError as error:
             refusal = error.code
-        if refusal is not ErrorCode.NONE:
+        if refusal is not _NONE:
             return OffsetFetchResponse.OffsetFetchResponseGroup(
                 group_id=group.group_id, error_code=refusal
             )
@@ -236,7 +238,7 @@ class OffsetService:
                 if count % ITEMS_PER_STEP == 0:
                     yield None
                 if known is not None and partition.partition_index in known.partitions:
-                    named[topic.name, partition.partition_index] = ErrorCode.NONE
+                    named[topic.name, partition.partition_index] = _NONE
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         host = self._host(request.group_id)
@@ -247,12 +249,12 @@ class OffsetService:
                 named[name, index] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             elif host.shard.offsets.has(OffsetPlace(request.group_id, name, index)):
                 records.append(offset_tombstone(request.group_id, name, index))
-        written = self._runtime.handle(host, CoordinatorResult(records, ErrorCode.NONE)).recover(
+        written = self._runtime.handle(host, CoordinatorResult(records, _NONE)).recover(
             lambda error: error.code
         )
         if not written.done:
             yield written
-        if written.value is not ErrorCode.NONE:
+        if written.value is not _NONE:
             return OffsetDeleteResponse(error_code=written.value)
         response = OffsetDeleteResponse()
         for topic in request.topics:

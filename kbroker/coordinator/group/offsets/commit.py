@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from itertools import chain
+from typing import Final
 
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP, TOPIC_ID_VERSION
 from kbroker.coordinator.group.records import NO_EXPIRY, offset_commit_record
@@ -21,6 +22,8 @@ _CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
 
 
 _CommitResult = OffsetCommitResponse.OffsetCommitResponsePartition
+_NONE: Final = ErrorCode.NONE
+"""To look a member up in its enum costs ten times as much."""
 
 
 class Commit:
@@ -56,7 +59,7 @@ class Commit:
                     result.error_code = self.unknown_topic
         self.accepted = [one for one in self.accepted if one[0] not in deleted]
         self.latest = {key: one for key, one in self.latest.items() if key[0] not in deleted}
-        self.too_large = [one for one in self.too_large if one.error_code == ErrorCode.NONE]
+        self.too_large = [one for one in self.too_large if one.error_code == _NONE]
 
     def refuse_large_metadata(self) -> None:
         """Once the group agreed."""
@@ -67,12 +70,12 @@ class Commit:
         """The response, in steps. error: of the group or of the write; every accepted partition
         gets it.
         """
-        if error is not ErrorCode.NONE:
+        if error is not _NONE:
             accepted = chain.from_iterable(results for _, results in self.accepted)
             for count, result in enumerate(accepted, 1):
                 if count % OFFSETS_PER_STEP == 0:
                     yield
-                if result.error_code == ErrorCode.NONE:
+                if result.error_code == _NONE:
                     result.error_code = error
         return self.response
 
