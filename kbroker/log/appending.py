@@ -81,12 +81,9 @@ class AppendableLog(LogState):
         size = len(batches)
         if size >= BATCH_OVERHEAD and (
             (size <= config.largest_plain_batch and request.is_plain)
-            or (
-                size <= config.largest_coordinator_batch
-                and request.origin is _COORDINATOR
-                and not batches[FLAGS_POSITION] & CODEC_MASK
-            )
-        ):
+            or (size <= config.largest_coordinator_batch and request.origin is _COORDINATOR
+                and not batches[FLAGS_POSITION] & CODEC_MASK)
+        ):  # fmt: skip
             (
                 base_offset, length, magic, crc, attributes, delta, latest,
                 producer_id, epoch, sequence, count,
@@ -99,24 +96,21 @@ class AppendableLog(LogState):
                 not base_offset and length + LENGTH_OVERHEAD == size and magic == MAGIC
                 and (attributes in _ATTRIBUTES
                      or (attributes in _TRANSACTIONAL and request.reverify is not None))
-                and count == delta + 1
+                and count == delta + 1 and leader_epoch == self.leader_epochs.latest_epoch
                 and (count * MIN_RECORD_BYTES <= size - BATCH_OVERHEAD
                      or count <= most_records(attributes, size))
                 and latest - request.now_ms <= config.message_timestamp_after_max_ms
-                and leader_epoch == self.leader_epochs.latest_epoch
                 and (producer_id < 0 or (
                     (state := producers.active_producers.get(producer_id)) is not None
                     and epoch == state.producer_epoch and epoch >= 0
                     and (known := state.batches) and known[-1].last_sequence + 1 == sequence
                     and sequence + delta < _SEQUENCE_LIMIT
-                    and (state.transaction_first_offset is None
-                         if attributes < TRANSACTIONAL_FLAG
+                    and (state.transaction_first_offset is None if attributes < TRANSACTIONAL_FLAG
                          else state.transaction_first_offset is not None)
                 ))
                 and segment.index_room > 0 and latest <= segment.latest_timestamp
-                and last_offset <= segment.largest_offset
+                and last_offset <= segment.largest_offset and self.failure is None
                 and segment.size <= config.segment_bytes - size
-                and self.failure is None
                 and not (
                     view := batches if type(batches) is memoryview else memoryview(batches)
                 ).readonly

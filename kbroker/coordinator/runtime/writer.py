@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 _NONE: Final = ErrorCode.NONE
 _ACTIVE: Final = HostStatus.ACTIVE
 """To look a member up in its enum costs ten times as much."""
-_COMMITTED: Final = Deferred.of(_NONE)
 
 
 class ShardWriter(Generic[S]):
@@ -37,7 +36,7 @@ class ShardWriter(Generic[S]):
     reload: called, in a turn of the loop of its own, with a host whose log has an unknown end.
     """
 
-    __slots__ = ("_base_sequence", "_compression", "_log", "_reload", "_timers")
+    __slots__ = ("_base_sequence", "_committed", "_compression", "_log", "_reload", "_timers")
 
     def __init__(
         self,
@@ -53,6 +52,7 @@ class ShardWriter(Generic[S]):
         self._compression = compression
         self._base_sequence = base_sequence
         self._reload = reload
+        self._committed = Deferred.of(_NONE)
 
     def write(
         self,
@@ -130,7 +130,7 @@ class ShardWriter(Generic[S]):
         error = outcome.value.error if outcome.error is None else outcome.error.code
         if error is _NONE:
             replay()
-            return _COMMITTED
+            return self._committed
         written: Deferred[ErrorCode] = Deferred.of(error)
         if is_in_log(written):
             replay()
