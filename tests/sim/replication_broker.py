@@ -105,7 +105,8 @@ class RemoteLeader:
 
 class SimReplicaBroker:
     """A node with the broker role. process: None while it is down. is_serving: it is registered and
-    unfenced, and hosts its replicas. truncations: changes of logs that were no appends.
+    unfenced, and hosts its replicas. truncations, starts_over: changes of logs that were no
+    appends. violations: what must not have happened within a step.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class SimReplicaBroker:
         self.truncations = 0
         self.starts_over = 0
         self.power_losses = 0
+        self.violations: list[str] = []
         self._simulation = simulation
         self._disks = disks
         self._checked = checked
@@ -361,9 +363,13 @@ class CountedLogs:
         self._broker = broker
 
     def truncate(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """See `LogManager.truncate`."""
-        is_cut = self._broker.logs.truncate(topic_partition, offset)
-        self._broker.truncations += is_cut
+        """See `LogManager.truncate`. There are no unclean elections, so nothing committed goes."""
+        broker = self._broker
+        partition = broker.replicas.partition(topic_partition)
+        if partition is None or offset < partition.high_watermark:
+            broker.violations.append(f"{topic_partition}: truncated to {offset}, committed beyond")
+        is_cut = broker.logs.truncate(topic_partition, offset)
+        broker.truncations += is_cut
         return is_cut
 
     def truncate_fully(self, topic_partition: TopicPartition, offset: int) -> None:

@@ -4,6 +4,7 @@
 - in one life of a broker no high watermark goes back;
 - what one broker took for committed, every broker has at that offset, byte for byte, once its own
   high watermark has passed it; a leader commits first;
+- no follower truncates its log below its high watermark;
 - a record that was acknowledged with acks=all is committed at the offset that was told.
 """
 
@@ -25,6 +26,7 @@ class CommittedLedger:
 
     def check(self, broker: SimReplicaBroker) -> None:
         """Called after each step of a broker."""
+        assert not broker.violations, f"broker {broker.node_id}: {broker.violations[0]}"
         for partition in broker.partitions():
             if partition.role is not Role.OFFLINE:
                 self._check_partition(broker, partition)
