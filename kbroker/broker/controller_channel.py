@@ -35,6 +35,8 @@ from kbroker.protocol.messages.authentication import (
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     ElectLeadersRequest,
@@ -127,6 +129,10 @@ class BrokerChannel(Protocol):
 
     def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
         """AllocateProducerIds: the next block of 1000 producer ids for this broker."""
+        ...
+
+    def alter_partition(self, request: AlterPartitionRequest) -> Deferred[AlterPartitionResponse]:
+        """AlterPartition: the ISRs that this broker wants for partitions that it leads."""
         ...
 
     # Topics that it creates.
@@ -287,6 +293,10 @@ class LocalControllerChannel:
                 self._service.node_id, broker_epoch
             )
         )
+
+    def alter_partition(self, request: AlterPartitionRequest) -> Deferred[AlterPartitionResponse]:
+        """See BrokerChannel."""
+        return self._service.submit(lambda controller, now_ms: controller.alter_partition(request))
 
     def create_topics(
         self,

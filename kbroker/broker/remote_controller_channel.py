@@ -27,6 +27,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
@@ -39,6 +41,7 @@ from kbroker.settings.broker import BrokerConfig
 
 DIRECTORIES: Final = "directory assignments"
 PRODUCER_IDS: Final = "producer ids"
+PARTITIONS: Final = "alter partition"
 """Purposes of connections, beside those of `node_to_controller`."""
 
 
@@ -135,6 +138,10 @@ class RemoteControllerChannel:
         return self._requests.send(request, AllocateProducerIdsResponse, purpose=PRODUCER_IDS).then(
             _producer_ids
         )
+
+    def alter_partition(self, request: AlterPartitionRequest) -> Deferred[AlterPartitionResponse]:
+        """See BrokerChannel."""
+        return self._requests.send(request, AlterPartitionResponse, purpose=PARTITIONS)
 
     # Topics that the broker creates.
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kbroker.broker.controller_channel import (
     BrokerChannel,
@@ -46,6 +46,7 @@ from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.replication.isr import IsrPorts
+from kbroker.replication.isr_changes import IsrChanges
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
@@ -53,6 +54,9 @@ from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
+
+if TYPE_CHECKING:
+    from kbroker.node.replication import BrokerReplication
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +105,8 @@ class BrokerRole:
         self._replicas: ReplicaManager | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._reporter: LogDirectoryReporter | None = None
+        self._isr_changes = IsrChanges(config.node_id)
+        self._replication: BrokerReplication | None = None
         self._share: ShareServices | None = None
         self._services: Services | None = None
         self.is_started = False
@@ -150,6 +156,8 @@ class BrokerRole:
                 f"the metadata log directory {self._config.metadata_log_dir} is offline"
             )
         self._report_directories(channel, replicas, lifecycle)
+        if not self._config.is_single_node:
+            self._replication = self._replicate(channel, replicas, lifecycle)
         self._services = services = self._build_services(channel, replicas, lifecycle)
         failed = sorted(set(registered) - set(self._logs.directory_ids()))
         if failed:
@@ -199,13 +207,30 @@ class BrokerRole:
             self._timers,
             self._config,
             knows=self._hosted.exists,
-            isr_ports=IsrPorts(self.metadata),
+            isr_ports=IsrPorts(self.metadata, self._isr_changes),
             offloads=self._resources.offload,
             random=self._resources.random,
             memory=self._memory,
             slices=lambda: TimeSlices(self._timers),
         )
         return self._replicas
+
+    def _replicate(
+        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+    ) -> BrokerReplication:
+        """A node that is its whole cluster imports none of it."""
+        from kbroker.node.replication import BrokerReplication
+
+        return BrokerReplication(
+            self._config,
+            replicas,
+            self._isr_changes,
+            metadata=self.metadata,
+            controller=channel,
+            timers=self._timers,
+            random=self._resources.random,
+            broker_epoch=lambda: lifecycle.broker_epoch,
+        )
 
     def _build_lifecycle(
         self, channel: BrokerChannel, endpoints: Mapping[str, Endpoint]
@@ -347,6 +372,7 @@ class BrokerRole:
     async def close(self) -> None:
         """Stop what the role has started, except the logs, which the node closes last."""
         self._close_membership()
+        self._close_replication()
         if self._loading is not None:
             self._logs.stop_loading()
             await asyncio.wait({self._loading})
@@ -358,8 +384,14 @@ class BrokerRole:
     def kill(self) -> None:
         """End as a crash would: no further order, no further request to the controller."""
         self._close_membership()
+        self._close_replication()
         if self._replicas is not None:
             self._replicas.drop_orders()
+
+    def _close_replication(self) -> None:
+        """Fetch nothing more from other brokers."""
+        if self._replication is not None:
+            self._replication.close()
 
     def _close_membership(self) -> None:
         """Send nothing more to the controller about this broker and its directories."""

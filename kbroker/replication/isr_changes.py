@@ -168,8 +168,13 @@ class IsrChangeSender:
         request = self._changes.request(self._broker_epoch(), self._timers.monotonic_ms())
         if request is None:
             self._plan()
+            return
+        try:
+            answer = self._send(request)
+        except KafkaError as error:  # refused at once by a controller in this process
+            self._failed(error)
         else:
-            self._send(request).on_done(self._answered, self._failed)
+            answer.on_done(self._answered, self._failed)
 
     def _answered(self, response: AlterPartitionResponse) -> None:
         self._changes.answered(response, self._timers.monotonic_ms())

@@ -80,14 +80,17 @@ SERVED_KEYS: Final = _words(
     metadata.log.segment.bytes metadata.log.segment.ms metadata.max.idle.interval.ms
     metadata.max.retention.bytes
     metadata.max.retention.ms min.insync.replicas node.id num.partitions
-    num.recovery.threads.per.data.dir
+    num.recovery.threads.per.data.dir num.replica.fetchers
     offset.metadata.max.bytes
     offsets.commit.timeout.ms offsets.load.buffer.size offsets.retention.check.interval.ms
     offsets.retention.minutes
     offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
     offsets.topic.segment.bytes process.roles producer.id.expiration.ms queued.max.request.bytes
     queued.max.requests quota.window.num quota.window.size.seconds
+    replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
+    replica.fetch.response.max.bytes replica.fetch.wait.max.ms
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
+    replica.socket.timeout.ms
     security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot
     share.coordinator.state.topic.compression.codec share.coordinator.state.topic.num.partitions
     share.coordinator.state.topic.prune.interval.ms
@@ -105,7 +108,7 @@ SERVED_KEYS: Final = _words(
 QUIET_KEYS: Final = _words(
     """
     background.threads group.coordinator.threads num.io.threads
-    num.network.threads num.replica.fetchers
+    num.network.threads
     share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
     transaction.state.log.min.isr transaction.state.log.replication.factor
     """

@@ -12,6 +12,7 @@ from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     UpdateFeaturesRequest,
@@ -138,10 +139,13 @@ def test_a_brokers_own_requests_do_not_wait_for_its_hosting() -> None:
     block = world.channel.allocate_producer_ids(world.epoch)
     assigned = world.channel.assign_directories(world.epoch, [])
     beat = world.channel.heartbeat(world.epoch, want_fence=False, want_shut_down=False)
+    request = AlterPartitionRequest(broker_id=1, broker_epoch=world.epoch)
+    altered = world.channel.alter_partition(request)
     world.commit()
     assert (block.value.first_id, block.value.count) == (0, 1000)
     assert assigned.done
     assert not beat.value.is_fenced
+    assert altered.value.topics == []
 
 
 def test_an_answer_that_waits_for_this_broker_fails_when_it_stops() -> None:

@@ -26,6 +26,8 @@ from kbroker.protocol.framing import encode_response_frame
 from kbroker.protocol.messages.cluster import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     BrokerHeartbeatRequest,
@@ -51,6 +53,7 @@ APIS = (
     ApiKey.BROKER_HEARTBEAT,
     ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.ALTER_PARTITION,
     ApiKey.CREATE_TOPICS,
     ApiKey.ENVELOPE,
 )
@@ -245,6 +248,15 @@ def test_producer_ids_are_allocated(world: World) -> None:
     assert world.error(allocate(EPOCH)) is ErrorCode.STALE_BROKER_EPOCH
     request = world.sent(AllocateProducerIdsRequest)[0]
     assert (request.broker_id, request.broker_epoch) == (4, EPOCH)
+
+
+def test_isrs_are_asked_for(world: World) -> None:
+    """The sender of proposals reads the errors of the partitions itself."""
+    answer = AlterPartitionResponse(topics=[AlterPartitionResponse.TopicData(topic_id=TOPIC_ID)])
+    world.given(answer)
+    request = AlterPartitionRequest(broker_id=4, broker_epoch=EPOCH)
+    assert world.value(world.channel.alter_partition(request)).topics[0].topic_id == TOPIC_ID
+    assert world.sent(AlterPartitionRequest)[0].broker_epoch == EPOCH
 
 
 def created(name: str, code: ErrorCode = ErrorCode.NONE) -> CreateTopicsResponse:

@@ -242,6 +242,7 @@ class SimReplicaBroker:
             self._position += 1
             for _ in self._reader.loader.committed(*batch):
                 pass
+            self._checked(self)  # each image is a step of its own
         self._fetch_metadata()
 
     def _register(self) -> None:

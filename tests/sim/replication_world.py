@@ -5,9 +5,9 @@ bad network), leaders change, records are produced and deleted. Then everything 
 bounded time every replica must be in its ISR with the same bytes. `replication_checks` hold after
 every step.
 
-A broker that has died stays in doubt until it is registered anew, as its log may lack its tail. The
-faults leave alone the last broker beside such ones that the controller may elect (in the ISR, or in
-the ELR of KIP-966): Kafka promises nothing beyond that.
+A broker that has died stays in doubt until it is registered anew, as its log may lack its tail. At
+most min.insync.replicas - 1 brokers are in doubt at a time, and one beside them is in the ISR or in
+the ELR (KIP-966): Kafka promises nothing beyond that. With min.insync.replicas 1 no broker dies.
 """
 
 from __future__ import annotations
@@ -191,13 +191,13 @@ class ReplicationWorld:
         return [self.brokers[each] for each in sorted(leaders & self.brokers.keys())]
 
     def _may_kill(self, broker: SimReplicaBroker) -> bool:
-        """Whether each partition has another broker that may be elected and has not died since it
-        registered.
-        """
+        """Whether what Kafka promises covers the death of this broker now; see the module."""
         registered = self.controller.image.brokers
         in_doubt = {broker.node_id} | {
             dead for dead, epoch in self._dead_epochs.items() if registered[dead].epoch == epoch
         }
+        if len(in_doubt) >= self.min_isr:
+            return False
         for key in self.keys:
             partition = self.controller.partition(key)
             if not {*partition.isr, *partition.elr} - in_doubt:
