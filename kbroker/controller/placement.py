@@ -17,6 +17,11 @@ from kbroker.protocol.messages.metadata_records import PartitionRecord
 
 T = TypeVar("T")
 
+SORTED_REPLICAS: Final = 1000
+"""Replicas of a manual assignment that are looked at, beside as many as there are brokers. A
+request of 1 MB may name 250,000.
+"""
+
 
 class Draws(Protocol):
     """The part of `random.Random` that placement uses."""
@@ -86,8 +91,8 @@ def check_replicas(
     if not replicas:
         raise bad_assignment("The manual partition assignment includes an empty replica list.")
     seen: set[int] = set()
-    # More than there are brokers has one twice or one that is not registered: no need to sort all.
-    for replica in sorted(replicas[: len(image.brokers) + 1]):
+    # If they are more than the brokers, the first of them name one twice or an unknown one.
+    for replica in sorted(replicas[: len(image.brokers) + SORTED_REPLICAS]):
         if replica not in image.brokers:
             raise bad_assignment(
                 f"The manual partition assignment includes broker {replica}, but no such "
