@@ -43,7 +43,8 @@ def topic(bootstrap: str, new_name: Callable[[str], str]) -> str:
     from confluent_kafka.admin import NewTopic
 
     name = new_name("parts")
-    librdkafka(bootstrap).create_topics([NewTopic(name, 2, 1)])[name].result(20)
+    admin = librdkafka(bootstrap)
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(20)
     return name
 
 
@@ -118,13 +119,13 @@ def test_kafka_python_elects_and_reassigns(bootstrap: str, topic: str, node_id: 
     try:
         admin.create_partitions({topic: 3})
         elected = admin.elect_leaders(0, {topic: [0, 1, 2]})
-        (results,) = elected["replica_election_results"]
-        assert {each["error_code"] for each in results["partition_result"]} == {84}
+        (results,) = elected.replica_election_results
+        assert {each.error_code for each in results.partition_result} == {84}
         places = [TopicPartition(topic, index) for index in (0, 1, 2, 7)]
         wanted = dict(zip(places, ([NO_SUCH_BROKER], None, [node_id], [node_id]), strict=True))
         outcome = admin.alter_partition_reassignments(wanted)
         assert [error and error.__name__ for error in (outcome[place] for place in places)] == [
-            "InvalidReplicaAssignmentError",
+            "InvalidReplicationAssignmentError",
             "NoReassignmentInProgressError",
             None,
             "UnknownTopicOrPartitionError",
