@@ -13,6 +13,7 @@ from kbroker.cli.record_decoders import metadata_text
 from kbroker.log.tools.dump import dump_file
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID
 from kbroker.testing import EmbeddedBroker
+from scripts.kafka_jars import shell_class_path
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
 from tests.reference.controllers import Controllers, Watch, all_fetch, run_class
@@ -76,3 +77,19 @@ def test_both_dump_the_same(whose: str, request: pytest.FixtureRequest) -> None:
         assert len(lines) >= 2
         assert not any("isvalid: false" in line or "Error" in line for line in lines)
         assert list(dump_file(path, record_text=metadata_text)) == lines
+
+
+def shell(snapshot: Path, *command: str) -> str:
+    """The output of one command of MetadataShell."""
+    name = "org.apache.kafka.shell.MetadataShell"
+    options = ("--snapshot", str(snapshot))
+    return run_class(name, *options, *command, class_path=shell_class_path())
+
+
+def test_metadata_shell_reads_a_snapshot(node: Path) -> None:
+    newest = snapshots(node)[-1]
+    topics = shell(newest, "ls", "/image/topics/byName").split()
+    assert topics == ["t0", "t1", "t2"]
+    assert "partitionEpoch" in shell(newest, "cat", "/image/topics/byName/t2/1")
+    assert "4.3-IV0" in shell(newest, "cat", "/image/features/metadataVersion")
+    assert shell(newest, "ls", "/image/cluster/brokers").split() == ["1"]
