@@ -23,22 +23,28 @@ def client_quotas(config: BrokerConfig) -> ClientQuotas:
     """The quotas of users and client ids that one type of listener holds its clients to; none
     yet.
     """
-    return ClientQuotas(_window(config, "quota.window"), _window(config, "controller.quota.window"))
+    mutations = _window(
+        config, "controller.quota.window.num", "controller.quota.window.size.seconds"
+    )
+    return ClientQuotas(_rate_window(config), mutations)
 
 
 def connection_rates(config: BrokerConfig) -> ConnectionRates:
     """The rates that connections to this node may be created at."""
     listeners = len(config.listeners) + len(config.controller_listeners)
     return ConnectionRates(
-        _window(config, "quota.window"),
+        _rate_window(config),
         broker_rate=config.get_int("max.connection.creation.rate"),
         protected_listener=config.inter_broker_listener_name if listeners > 1 else None,
     )
 
 
-def _window(config: BrokerConfig, prefix: str) -> QuotaWindow:
-    size_ms = config.get_int(f"{prefix}.size.seconds") * 1000
-    return QuotaWindow(config.get_int(f"{prefix}.num"), size_ms)
+def _rate_window(config: BrokerConfig) -> QuotaWindow:
+    return _window(config, "quota.window.num", "quota.window.size.seconds")
+
+
+def _window(config: BrokerConfig, samples: str, size_seconds: str) -> QuotaWindow:
+    return QuotaWindow(config.get_int(samples), config.get_int(size_seconds) * 1000)
 
 
 def enforce_client_quotas(

@@ -18,7 +18,7 @@ def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
                 "log.retention.hurs": "3",
                 "my.key": "1",
                 "ssl.keystore.location": "x",
-                "quota.window.num": "3",
+                "replication.quota.window.num": "3",
                 "listener.name.internal.ssl.key.password": "hunter2",
                 "num.io.threads": "8",
             }
@@ -27,7 +27,8 @@ def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
         "log.retention.hurs: unknown key, ignored; did you mean log.retention.hours?",
         "my.key: unknown key, ignored",
         "these keys of Kafka have no effect in this version of kbroker: "
-        "listener.name.internal.ssl.key.password, quota.window.num, ssl.keystore.location",
+        "listener.name.internal.ssl.key.password, replication.quota.window.num, "
+        "ssl.keystore.location",
     )
     assert [record.getMessage() for record in caplog.records] == [
         f"properties: {line}" for line in broker.warnings
