@@ -59,7 +59,9 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
                     overlay.pop(key, None)
         result._base, result._changes, result._size = self._base, overlay, size
         if len(overlay) > SMALLEST_MELT and len(overlay) ** 2 > len(self._base):
-            result._base, result._changes = dict(result.items()), {}
+            merged = {**self._base, **overlay}  # in the order in which `result` is iterated
+            result._base = {k: v for k, v in merged.items() if not isinstance(v, _Removed)}
+            result._changes = {}
         return result
 
     def changed_keys(self, old: LayeredMap[K, V]) -> list[K]:

@@ -662,9 +662,7 @@ def led_by_one_broker() -> tuple[Node, Turns]:
 
 
 def test_a_broker_with_many_partitions_is_fenced_in_steps() -> None:
-    """10,000 partitions took 2.2 s in one turn. No other operation is carried out between, and the
-    records are those of one decision.
-    """
+    """No other operation is carried out between, and the records are those of one decision."""
     node, turns = led_by_one_broker()
     before = node.controller.image
     node.service.submit(lambda controller, _: heartbeat(controller, 1, fence=True))
