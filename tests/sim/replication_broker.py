@@ -64,6 +64,7 @@ HEARTBEAT_MS = 100
 RETRY_MS = 50
 TIMEOUT_MS = 700
 FETCH_TIMEOUT_MS = 500
+METADATA_TIMEOUT_MS = 5_000
 LIMITS = FetchLimits(max_wait_ms=150, min_bytes=1, max_bytes=3_000, partition_max_bytes=1_200)
 BACKOFF_MS = 100
 
@@ -233,7 +234,7 @@ class SimReplicaBroker:
 
     def _fetch_metadata(self) -> None:
         answer = self._rpc.ask(
-            CONTROLLER_ID, FetchMetadata(self._position), timeout_ms=FETCH_TIMEOUT_MS
+            CONTROLLER_ID, FetchMetadata(self._position), timeout_ms=METADATA_TIMEOUT_MS
         )
         answer.on_done(self._metadata_fetched, lambda _: self._fetch_metadata())
 

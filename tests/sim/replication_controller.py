@@ -1,6 +1,6 @@
 """The controller of a simulated cluster: kbroker's `ControllerService` over a metadata log that
 commits everything after a moment. It neither fails nor restarts; messages to and from it are
-subject to the network.
+subject to the network, and in some seeds it is slow to tell what it has committed.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class SimController:
         )
         self._rpc = Rpc(CONTROLLER_ID, 1, simulation.network, self.process, self._serve)
         self._polls: list[tuple[int, Deferred[object]]] = []
+        self._random = random = simulation.random("controller")
+        self.answers_lost = random.choice((0.0, 0.7))
+        """The share of AlterPartition requests that are carried out and not answered."""
+        self.metadata_late_ms = random.choice((0, 0, 2_000, 4_000))
+        """How much longer a broker may wait for metadata."""
         simulation.network.attach(CONTROLLER_ID, self.process, receive=self._rpc.received)
 
     @property
@@ -135,9 +140,12 @@ class SimController:
             case BrokerHeartbeatRequest():
                 return self.service.heartbeat(body).then(lambda reply: reply)
             case AlterPartitionRequest():
-                return self.service.submit(
+                altered = self.service.submit(
                     lambda controller, _: controller.alter_partition(body)
-                ).then(lambda response: response)
+                )
+                if self._random.random() < self.answers_lost:
+                    return Deferred()
+                return altered.then(lambda response: response)
             case _:
                 raise TypeError(body)
 
@@ -159,4 +167,5 @@ class SimController:
 
     def _answer(self, position: int, answer: Deferred[object]) -> None:
         batches: tuple[MetadataBatch, ...] = tuple(self.log.batches[position : self.log.committed])
-        answer.resolve(batches)
+        late_ms = self._random.uniform(0, self.metadata_late_ms)
+        self.process.call_later(late_ms, lambda: answer.resolve(batches))

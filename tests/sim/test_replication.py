@@ -4,9 +4,14 @@ the seeds must find. A failed seed is one line, with the command that replays it
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from tests.sim.replication_mutants import MUTANTS
+from tests.replication import test_follower, test_isr
+from tests.replication.followers import FollowerWorld
+from tests.sim.replication_mutants import DECIDED_MUTANTS, MUTANTS
 from tests.sim.replication_world import ReplicationWorld, run_seed
 from tests.sim.simulation import SimulationFailure
 
@@ -55,6 +60,28 @@ def test_a_mutant_is_found(name: str) -> None:
             except SimulationFailure:
                 return
     pytest.fail(f"{name} is not found by {FIND_WITHIN} seeds", pytrace=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "compare"),
+    [
+        ("committed_instead_of_maximal_isr", test_isr.test_every_line_of_a_leader_is_kafkas),
+        (
+            "truncation_to_the_wrong_epochs_end",
+            lambda folder: (
+                test_follower.test_a_diverging_answer_cuts_the_log_and_applies_no_high_watermark(
+                    FollowerWorld(folder)
+                )
+            ),
+        ),
+    ],
+)
+def test_a_mutant_decides_otherwise_than_kafka(
+    name: str, compare: Callable[[Path], None], tmp_path: Path
+) -> None:
+    compare(tmp_path)
+    with DECIDED_MUTANTS[name](), pytest.raises(AssertionError):
+        compare(tmp_path)
 
 
 def test_a_seed_runs_the_same_way_each_time() -> None:
