@@ -358,8 +358,11 @@ class QuorumWorld:
         # with its disk goes what lets it be a voter, and the leader cannot tell in time
         is_safe = is_safe and node.key not in self._joining
         # nor while a change of the voters is not committed: they may have to do without a node more
-        committed = [each.voters for each in self.ledger.committed if each.voters is not None]
-        is_safe = is_safe and all(each in (self.voters, *committed) for each in voters)
+        logged = [batch for each in self.nodes.values() for batch in each.log.batches]
+        is_safe = is_safe and not any(
+            batch.voters is not None and batch.base_offset >= self.ledger.committed_end_offset
+            for batch in logged
+        )
         if self.kraft_version and not self._lost_keys and is_safe:
             self._lost_keys.append(node.key)
             self.ledger.lost_logs[node.key] = node.log
