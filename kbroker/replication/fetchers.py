@@ -10,6 +10,7 @@ from typing import Protocol
 from zlib import crc32
 
 from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log_lines import shown
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
@@ -104,7 +105,9 @@ class ReplicaFetcher:
                 answer = self._leader.list_offsets(effect.request)
                 answer.on_done(self._offsets_listed, self._failed)
             elif isinstance(effect, ReportFailed):
-                logger.warning("not fetched any more: %s: %s", effect.followed, effect.reason)
+                logger.warning(
+                    "not fetched any more: %s: %s", effect.followed, shown(effect.reason)
+                )
             else:
                 self._change(effect)
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from kbroker.log_lines import LogThrottle
+from kbroker.log_lines import LogThrottle, shown
 from kbroker.ports import Chained, Deferred
 from kbroker.protocol.apis import ApiKey, request_class
 from kbroker.protocol.codec import decode
@@ -229,7 +229,7 @@ class RequestForwarder:
             "node %d: the active controller's response to a forwarded %s is not usable: %s",
             self._node_id,
             request,
-            reason,
+            shown(reason),
         )
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
