@@ -194,8 +194,11 @@ class ControllerService:
         """BrokerRegistration; see `Controller.register_broker`.
 
         is_in_this_process: the broker shares the process with this controller, so that its former
-        incarnation has ended and its session need not run out first.
+        incarnation has ended and its session need not run out first. It is never fenced for
+        silence.
         """
+        if is_in_this_process:
+            self._sessions.spare(request.broker_id)
 
         def register(controller: Controller, now_ms: int) -> DecisionSteps[int]:
             del now_ms  # sessions are on the monotonic clock

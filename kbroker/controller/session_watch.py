@@ -24,13 +24,21 @@ class SessionWatch:
     silent brokers eight times per session timeout.
     """
 
-    __slots__ = ("_checked_ms", "_sessions", "_timeout_ms", "_timers", "check_ms")
+    __slots__ = (
+        "_broker_in_this_process",
+        "_checked_ms",
+        "_sessions",
+        "_timeout_ms",
+        "_timers",
+        "check_ms",
+    )
 
     def __init__(self, session_timeout_ms: int, timers: Timers) -> None:
         self._timeout_ms = session_timeout_ms
         self._timers = timers
         self._sessions = BrokerSessions(session_timeout_ms)
         self._checked_ms = 0
+        self._broker_in_this_process: int | None = None
         self.check_ms = max(session_timeout_ms // 8, 1)
 
     def begin(self, brokers: Iterable[BrokerRegistration]) -> None:
@@ -43,8 +51,16 @@ class SessionWatch:
             if not broker.fenced:
                 self.contact(broker)
 
+    def spare(self, broker_id: int) -> None:
+        """This broker shares the process with the controller: it is not silent while this runs, so
+        it is never fenced for its silence, whatever the timeout.
+        """
+        self._broker_in_this_process = broker_id
+
     def contact(self, broker: BrokerRegistration) -> None:
         """A heartbeat of the registered incarnation arrived."""
+        if broker.id == self._broker_in_this_process:
+            return
         incarnation = BrokerIncarnation(broker.id, broker.epoch)
         self._sessions.contact(incarnation, self._timers.monotonic_ms())
 

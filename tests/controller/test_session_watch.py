@@ -49,6 +49,15 @@ def test_a_silent_broker_is_fenced_after_its_session() -> None:
     assert world.fenced == [2]
 
 
+def test_the_broker_in_the_controllers_own_process_is_never_silent() -> None:
+    world = World()
+    world.watch.spare(2)
+    world.contact(2)
+    world.watch.begin(world.cluster.image.brokers.values())
+    world.run(60_000, 1)
+    assert world.fenced == [3]
+
+
 def test_brokers_are_fenced_one_by_one() -> None:
     world = World()
     world.run(8000)
