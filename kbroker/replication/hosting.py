@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
@@ -30,6 +31,10 @@ LeadershipCallback = Callable[[TopicPartition, int | None], None]
 """Called with the leader epoch once this broker leads a partition, with None when it no longer
 does.
 """
+
+
+MIN_SHRINK_PERIOD_MS: Final = 100
+"""Between two looks for members of ISRs that lag: each asks every partition that is led here."""
 
 
 class HostedTopic:
@@ -170,8 +175,10 @@ class Hosting:
         self._orders.close()
 
     def start_shrinking_isrs(self) -> None:
-        """Begin to look for members of ISRs that lag, every half of replica.lag.time.max.ms."""
-        delay_ms = self._lag_max_ms // 2
+        """Begin to look for members of ISRs that lag, every half of replica.lag.time.max.ms, which
+        may be 0 or negative.
+        """
+        delay_ms = max(self._lag_max_ms // 2, MIN_SHRINK_PERIOD_MS)
         self._shrinking = self._timers.call_later(delay_ms, self._shrink_isrs)
 
     def _shrink_isrs(self) -> None:

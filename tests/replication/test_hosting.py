@@ -11,6 +11,7 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.partition import Partition
 from tests.replication.world import TOPIC, TOPIC_ID, World, batch
 
 OTHER_ID = b"o" * 16
@@ -75,3 +76,16 @@ def test_the_high_watermarks_of_replicas_that_are_online(world: World) -> None:
     assert partition is not None
     partition.go_offline()
     assert world.replicas.hosting.high_watermarks() == {TopicPartition(TOPIC, 0): 3}
+
+
+@pytest.mark.parametrize("lag_ms", ["-2147483648", "0", "1"])
+def test_members_that_lag_are_looked_for_with_pauses_whatever_the_lag(
+    lag_ms: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, replica_lag_time_max_ms=lag_ms)
+    looks: list[int] = []
+    monkeypatch.setattr(Partition, "shrink_isr", lambda partition, now_ms: looks.append(now_ms))
+    world.replicas.hosting.start_shrinking_isrs()
+    world.timers.advance(1000)
+    assert len(looks) == 10
+    world.close()
