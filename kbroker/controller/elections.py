@@ -18,7 +18,7 @@ from kbroker.controller.result import (
 )
 from kbroker.metadata.image import PartitionImage, TopicImage
 from kbroker.model import TopicIdPartition
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import MAX_MESSAGE_CHARS, ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import ElectLeadersRequest, ElectLeadersResponse
 from kbroker.protocol.schema import Message
 
@@ -129,7 +129,7 @@ def _unknown(index: int, message: str) -> PartitionResult:
     return PartitionResult(
         partition_id=index,
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message=message,
+        error_message=message[:MAX_MESSAGE_CHARS],
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from kbroker.controller import result as result_module
 from kbroker.controller.elections import balance_leaders, elect_leaders, elect_unclean_leaders
 from kbroker.controller.result import TOO_MANY_RECORDS, at_once
+from kbroker.protocol.codec import encode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import ElectLeadersRequest, ElectLeadersResponse
 from tests.controller.cluster import Cluster, topic
@@ -129,6 +130,19 @@ def test_a_partition_that_is_named_again_is_elected_and_answered_once() -> None:
     cluster.run(result)
     for index, partition in cluster.image.topics["t"].partitions.items():
         assert (partition.leader, partition.leader_epoch) == (1, before[index] + 1)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_topic_name_as_long_as_a_string_may_be_is_answered(version: int) -> None:
+    """The message repeats the name, and a string before v2 has at most 32,767 bytes."""
+    name = "t" * 32_767
+    named = ElectLeadersRequest.TopicPartitions(topic=name, partitions=[0])
+    decision = led_by_the_second(1).controller.elect_leaders(
+        ElectLeadersRequest(topic_partitions=[named])
+    )
+    response = at_once(decision).response
+    assert results(response) == [[name, 0, "UNKNOWN_TOPIC_OR_PARTITION"]]
+    assert len(encode(response, version)) > len(name)
 
 
 def test_an_election_pauses_whatever_it_is_asked() -> None:
