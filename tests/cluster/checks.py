@@ -13,6 +13,7 @@ from kbroker.protocol.codec import decode
 from kbroker.protocol.control_records import ControlType, control_type
 from kbroker.protocol.messages.control_records import LeaderChangeMessage
 from kbroker.protocol.records import iter_records
+from kbroker.testing.history.replicas import between, common_start, replica_difference
 
 _ELECTED: Final = re.compile(
     r"Node \d+: the leader of the metadata quorum in epoch (?P<epoch>\d+) is node (?P<leader>\d+)"
@@ -69,21 +70,9 @@ def check_equal_logs(logs: Mapping[str, bytes], high_watermark: int) -> int:
     """The logs, by node, have the same bytes from the latest of their first offsets up to the high
     watermark (exclusive). Returns how many bytes that are. Raises AssertionError.
     """
-    start = max(_first_offset(log) for log in logs.values())
-    committed = {name: _between(log, start, high_watermark) for name, log in logs.items()}
-    (first_name, first), *others = committed.items()
-    for name, log in committed.items():
-        end = max((header.next_offset for _, header in iter_batches(log)), default=start)
-        assert end == high_watermark, (
-            f"the log of {name} ends at offset {end}, before the high watermark {high_watermark}"
-        )
-    for name, log in others:
-        if log != first:
-            raise AssertionError(
-                f"the logs of {first_name} and {name} differ below the high watermark "
-                f"{high_watermark}, first in the batch at offset {_first_difference(first, log)}"
-            )
-    return len(first)
+    problem = replica_difference(logs, high_watermark)
+    assert problem is None, problem
+    return len(between(next(iter(logs.values())), common_start(logs), high_watermark))
 
 
 def check_acknowledged(
@@ -104,28 +93,3 @@ def check_acknowledged(
             if stored.get(key) != value:
                 lost.append(f"{resource[1]}: {key} is {stored.get(key)}, not {value}")
     assert not lost, f"{node} lost {len(lost)} acknowledged changes: {'; '.join(lost[:_SHOWN])}"
-
-
-def _first_offset(log: bytes) -> int:
-    return next((header.base_offset for _, header in iter_batches(log, partial_ok=True)), 0)
-
-
-def _between(log: bytes, start: int, end: int) -> bytes:
-    """The bytes of the batches with offsets from start up to end (exclusive)."""
-    low, high = len(log), 0
-    for position, header in iter_batches(log, partial_ok=True):
-        if header.base_offset >= start and header.next_offset <= end:
-            low, high = min(low, position), max(high, position + header.size_bytes)
-    return log[low:high]
-
-
-def _first_difference(one: bytes, other: bytes) -> int:
-    """The base offset of the first batch that is not the same."""
-    batches = {
-        header.base_offset: other[position : position + header.size_bytes]
-        for position, header in iter_batches(other)
-    }
-    for position, header in iter_batches(one):
-        if batches.get(header.base_offset) != one[position : position + header.size_bytes]:
-            return header.base_offset
-    return max(batches, default=-1)

@@ -1,0 +1,1 @@
+"""What clients of a cluster did and saw, and a verdict on it: was an acknowledged record lost?"""

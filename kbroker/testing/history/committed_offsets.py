@@ -1,0 +1,66 @@
+"""The rules about offsets that groups commit: they never go back, and those of a transaction count
+if and only if it is committed.
+
+A fetch may find what a commit wrote that began before the fetch ended, unless a later commit was
+acknowledged between the two. A commit without an acknowledgement may be carried out at any time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from kbroker.testing.history.operations import Ending, History, OffsetCommit, OffsetFetch
+
+
+def check_committed_offsets(history: History) -> Iterator[str]:
+    """Each fetched offset is one that the group can have committed last."""
+    commits = defaultdict(list)
+    for commit in history.commits:
+        commits[commit.group, commit.partition].append(commit)
+    for fetch in history.fetches:
+        problem = _problem(history, fetch, commits[fetch.group, fetch.partition])
+        if problem is not None:
+            found = "no offset" if fetch.offset is None else f"offset {fetch.offset}"
+            yield f"group {fetch.group} of {fetch.partition}: {found} was fetched, {problem}"
+
+
+def _problem(
+    history: History, fetch: OffsetFetch, commits: Sequence[OffsetCommit]
+) -> str | None:
+    """Why the fetch cannot have found its offset; None if it can."""
+    acknowledged = [
+        commit for commit in commits if _ended_ms(history, commit, fetch) < fetch.began_ms
+    ]
+    last = max(acknowledged, key=lambda commit: commit.began_ms, default=None)
+    if fetch.offset is None:
+        return None if last is None else f"after {last.offset} was committed"
+    same = [commit for commit in commits if commit.offset == fetch.offset]
+    if not same:
+        return "which was never committed"
+    possible = [
+        commit for commit in same if history.ending_of(commit.transaction) is not Ending.ABORTED
+    ]
+    if not possible:
+        return f"which was committed in the aborted transaction {same[0].transaction} only"
+    for commit in possible:
+        if commit.began_ms <= fetch.ended_ms and (
+            last is None or _ended_ms(history, commit, fetch) >= last.began_ms
+        ):
+            return None
+    if last is None:
+        return "before it was committed"
+    return f"after {last.offset} was committed"
+
+
+def _ended_ms(history: History, commit: OffsetCommit, fetch: OffsetFetch) -> float:
+    """From when on the fetch must find the commit, or a later one."""
+    if commit.transaction is None:
+        return inf if commit.ended_ms is None else commit.ended_ms
+    transaction = history.transactions[commit.transaction]
+    if transaction.ending is not Ending.COMMITTED or transaction.ended_ms is None:
+        return inf
+    # The markers follow the answer to the commit; a fetch that requires stable offsets waits for
+    # them.
+    return transaction.ended_ms if fetch.requires_stable else inf

@@ -1,0 +1,56 @@
+"""The records in the log of a replica, and what became of the transactions that they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.records import iter_records
+
+
+class Fate(Enum):
+    """Whether a read_committed reader sees a record."""
+
+    COMMITTED = "committed"
+    """Also of a record outside of any transaction."""
+    ABORTED = "aborted"
+    OPEN = "open"
+    """No marker follows that ends its transaction."""
+
+
+@dataclass(slots=True)
+class StoredRecord:
+    """A record that is no control record."""
+
+    offset: int
+    value: bytes
+    fate: Fate
+
+
+def stored_records(log: bytes, high_watermark: int) -> list[StoredRecord]:
+    """The records below the high watermark, by offset. log: whole batches, and perhaps a part of
+    one after them. Raises KafkaError for bytes that are no batches.
+    """
+    found: list[StoredRecord] = []
+    open_records: dict[int, list[StoredRecord]] = {}
+    for position, header in iter_batches(log, partial_ok=True):
+        if header.next_offset > high_watermark:
+            break
+        batch = memoryview(log)[position : position + header.size_bytes]
+        if header.is_control:
+            marker = control_type(next(iter_records(batch, header)))
+            fate = Fate.COMMITTED if marker is ControlType.COMMIT else Fate.ABORTED
+            for record in open_records.pop(header.producer_id, ()):
+                record.fate = fate
+            continue
+        fate = Fate.OPEN if header.is_transactional else Fate.COMMITTED
+        records = [
+            StoredRecord(record.offset, record.value or b"", fate)
+            for record in iter_records(batch, header)
+        ]
+        found += records
+        if header.is_transactional:
+            open_records.setdefault(header.producer_id, []).extend(records)
+    return found
