@@ -91,7 +91,7 @@ test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparis
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "slow or reference"
 
 .PHONY: test-cluster
-test-cluster: $(STAMP) jars  ## controllers and brokers through 50 rounds of faults (Linux, root; 10 minutes)
+test-cluster: $(STAMP) jars  ## controllers and brokers through 200 rounds of faults (Linux, root; 40 minutes)
 	@$(PYTEST) -q tests/cluster
 
 .PHONY: lint

@@ -55,7 +55,7 @@ from tests.cluster.controller_client import (  # noqa: E402
     QuorumPartition,
     format_addresses,
 )
-from tests.cluster.loads import ClientProcess  # noqa: E402
+from tests.cluster.loads import ClientProcess, Lines  # noqa: E402
 
 NODES = (1, 2, 3)
 REPLICAS = 3
@@ -259,7 +259,7 @@ async def one_run(
         found["idle"] = await cpu_per_second(quorum, arguments.seconds)
         command = [sys.executable, "-m", "tests.cluster.simulated_brokers"]
         command += [format_addresses(quorum.addresses), "--brokers", str(arguments.brokers)]
-        brokers = ClientProcess("simulated brokers", command, folder / "simulated.log")
+        brokers = ClientProcess("simulated brokers", command, folder / "simulated.log", Lines())
         stack.callback(brokers.stop)
         await all_unfenced(brokers, arguments.brokers)
         await asyncio.sleep(SETTLE_S)
@@ -284,10 +284,10 @@ async def one_run(
     return found
 
 
-async def all_unfenced(brokers: ClientProcess, count: int) -> None:
+async def all_unfenced(brokers: ClientProcess[Lines], count: int) -> None:
     """Raises RuntimeError if the process ends before, TimeoutError."""
     async with asyncio.timeout(START_TIMEOUT_S):
-        while f"unfenced {count}" not in brokers.lines:
+        while f"unfenced {count}" not in brokers.sink.lines:
             if brokers.failure is not None:
                 raise RuntimeError(brokers.failure)
             await asyncio.sleep(0.05)

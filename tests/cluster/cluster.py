@@ -1,13 +1,13 @@
 """Controllers and brokers of kbroker, each a process with a network and a disk of its own.
 
-Member names in the network: c1, c2, c3 for controllers 1 to 3, b1, b2 for brokers 101 and 102,
-`client` for their clients: loads and checks run in its network.
+Member names in the network: c1, c2, c3 for controllers 1 to 3, which may be brokers too, b1, b2 for
+brokers 101 and 102, `client` for their clients: loads and checks run in its network.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -43,7 +43,9 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 class ClusterNode:
-    """One process. member: its name in the network. overrides: its properties."""
+    """One process. member: its name in the network. address: of its listener for clients, which is
+    the controller's where it is no broker. overrides: its properties.
+    """
 
     def __init__(
         self,
@@ -73,13 +75,22 @@ class ClusterNode:
 
 class Cluster:
     """Formats all nodes and launches them; removes everything at the end. folder: for disks and
-    logs. settings: of every node, over SETTINGS.
+    logs. brokers: how many there are beside the controllers. is_combined: the controllers are
+    brokers too. settings: of every node, over SETTINGS.
     """
 
     def __init__(
-        self, folder: Path, *, brokers: int = 0, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        brokers: int = 0,
+        is_combined: bool = False,
+        settings: Mapping[str, str] | None = None,
+        disk_bytes: int = DISK_BYTES,
     ) -> None:
         self._folder = folder
+        self._is_combined = is_combined
+        self._disk_bytes = disk_bytes
         self._settings = {**SETTINGS, **(settings or {})}
         self._run = new_run_name()
         self._random = Random(0)
@@ -105,7 +116,11 @@ class Cluster:
     @property
     def brokers(self) -> list[ClusterNode]:
         """In the order of their ids."""
-        return [node for node in self.nodes.values() if node.id not in self.controller_addresses]
+        return [
+            node
+            for node in self.nodes.values()
+            if self._is_combined or node.id not in self.controller_addresses
+        ]
 
     @property
     def voters(self) -> str:
@@ -115,24 +130,25 @@ class Cluster:
     @property
     def bootstrap_controllers(self) -> str:
         """For bootstrap.controllers."""
-        return _bootstrap(self.controllers)
+        return _bootstrap(self.controller_addresses.values())
 
     @property
     def bootstrap_servers(self) -> str:
         """For bootstrap.servers; empty without brokers."""
-        return _bootstrap(self.brokers)
+        return _bootstrap(node.address for node in self.brokers)
 
     def _make_node(self, node_id: int, member: str) -> ClusterNode:
         host = self.network.addresses[member]
         folder = self._folder / member
-        if node_id in self.controller_addresses:
-            role, listener, port = "controller", "CONTROLLER", CONTROLLER_PORT
-        else:
-            role, listener, port = "broker", "PLAINTEXT", BROKER_PORT
+        is_controller = node_id in self.controller_addresses
+        ports = {"CONTROLLER": CONTROLLER_PORT} if is_controller else {}
+        if self._is_combined or not is_controller:
+            ports = {"PLAINTEXT": BROKER_PORT, **ports}
+        roles = {"PLAINTEXT": "broker", "CONTROLLER": "controller"}
         overrides = {
-            "process.roles": role,
+            "process.roles": ",".join(roles[listener] for listener in ports),
             "node.id": str(node_id),
-            "listeners": f"{listener}://{host}:{port}",
+            "listeners": ",".join(f"{name}://{host}:{port}" for name, port in ports.items()),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": self._voters,
             **self._settings,
@@ -143,9 +159,10 @@ class Cluster:
             log=self._folder / f"{member}.log",
             command=[*self.network.command(member), sys.executable, "-m", "kbroker"],
         )
-        disk = SmallDisk(f"{self._run}-{member}", folder, DISK_BYTES)
+        disk = SmallDisk(f"{self._run}-{member}", folder, self._disk_bytes)
+        address = host, next(iter(ports.values()))
         return ClusterNode(
-            node_id, member, (host, port), overrides=overrides, process=process, disk=disk
+            node_id, member, address, overrides=overrides, process=process, disk=disk
         )
 
     def _format(self, node: ClusterNode) -> None:
@@ -176,5 +193,5 @@ class Cluster:
         self._stack.close()
 
 
-def _bootstrap(nodes: list[ClusterNode]) -> str:
-    return ",".join(f"{host}:{port}" for host, port in (node.address for node in nodes))
+def _bootstrap(addresses: Iterable[tuple[str, int]]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in addresses)

@@ -1,5 +1,5 @@
-"""Clients that change the metadata, each a process in the client's network, and what was
-acknowledged to them.
+"""Clients of a cluster, each a process in the client's network. What their lines mean is a `Sink`'s:
+here, of clients that change the metadata; of those that produce and consume, in `history_lines`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from kbroker.settings.keys import ResourceType
 from scripts.kafka_jars import tools_class_path
@@ -25,8 +25,33 @@ Resource = tuple[int, str]
 """Type and name."""
 
 
+class Sink(Protocol):
+    """Takes what a client prints, in a thread of the client's own. count: of its successes."""
+
+    count: int
+
+    def take(self, line: str) -> None:
+        """A line, without its end."""
+
+
+S = TypeVar("S", bound=Sink)
+
+
+class Lines:
+    """The lines themselves."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lines: list[str] = []
+
+    def take(self, line: str) -> None:
+        """See `Sink`."""
+        self.lines.append(line)
+        self.count += 1
+
+
 class Acknowledged:
-    """What the cluster must have. Lines are taken in a thread of their own."""
+    """The changes of metadata that were acknowledged to a client."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,7 +59,7 @@ class Acknowledged:
         self._lock = threading.Lock()
 
     def take(self, line: str) -> None:
-        """A line that a load printed."""
+        """See `Sink`."""
         with self._lock:
             match line.split():
                 case ["created", topic]:
@@ -54,17 +79,15 @@ class Acknowledged:
         return self._configs.setdefault((int(resource_type), name), {})
 
 
-class ClientProcess:
-    """A process in the client's network that ends with its standard input. Its lines go to a log
-    and to `taken`.
-    """
+class ClientProcess(Generic[S]):
+    """A process that ends with its standard input. Its lines go to a log and to the sink."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, sink: S) -> None:
         self.name = name
-        self.acknowledged = Acknowledged()
-        self.lines: list[str] = []
+        self.sink = sink
         self._log = log
         self._is_stopping = False
+        self._sink_error: Exception | None = None
         with log.open("a") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -82,25 +105,29 @@ class ClientProcess:
         with self._log.open("a") as log:
             for line in self._process.stdout:
                 print(time.strftime("%H:%M:%S"), line, end="", file=log, flush=True)
-                self.lines.append(line.strip())
-                self.acknowledged.take(line)
+                try:
+                    self.sink.take(line.strip())
+                except Exception as error:  # noqa: BLE001  # of this thread, reported by `failure`
+                    self._sink_error = error
 
     @property
     def failure(self) -> str | None:
-        """Why it ended by itself; None while it runs, and after `stop`."""
+        """Why it ended by itself, or printed what its sink does not take; else None."""
+        if self._sink_error is not None:
+            return f"lines of the client {self.name}: {self._sink_error!r}"
         code = self._process.poll()
         if code is None or self._is_stopping:
             return None
         tail = " | ".join(self._log.read_text(errors="replace").splitlines()[-5:])
         return f"the client {self.name} ended with code {code}: {tail}"
 
-    def stop(self) -> None:
-        """Close its input and wait until all its lines were read."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Close its input and wait until all its lines were read; kill it after timeout_s."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._is_stopping = True
         self._process.stdin.close()
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -108,19 +135,24 @@ class ClientProcess:
         self._process.stdout.close()
 
 
-def start_simulated_brokers(cluster: Cluster, log: Path) -> ClientProcess:
+def start_simulated_brokers(cluster: Cluster, log: Path) -> ClientProcess[Lines]:
     """Brokers for clusters without any, so that topics can be created."""
     command = [sys.executable, "-m", "tests.cluster.simulated_brokers", cluster.voters]
     command += ["--brokers", str(SIMULATED_BROKERS), "--interval", "0.5"]
     inside = cluster.network.command(CLIENT)
-    return ClientProcess("simulated brokers", [*inside, *command], log)
+    return ClientProcess("simulated brokers", [*inside, *command], log, Lines())
 
 
-def start_load(library: str, cluster: Cluster, log: Path) -> ClientProcess:
+def java_command(program: str) -> list[str]:
+    """Runs a Java source of this folder with Kafka's own clients."""
+    java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
+    return [*java, str(HERE / f"{program}.java")]
+
+
+def start_load(library: str, cluster: Cluster, log: Path) -> ClientProcess[Acknowledged]:
     """library: java, confluent (needs brokers) or wire (of controllers)."""
     if library == "java":
-        command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-        command.append(str(HERE / "AdminLoad.java"))
+        command = java_command("AdminLoad")
         has_brokers = bool(cluster.brokers)
         command += (
             ["servers", cluster.bootstrap_servers]
@@ -132,4 +164,5 @@ def start_load(library: str, cluster: Cluster, log: Path) -> ClientProcess:
         command = [sys.executable, "-m", "tests.cluster.admin_load", library, where]
     replication_factor = len(cluster.brokers) or SIMULATED_BROKERS
     command += [library, str(replication_factor)]
-    return ClientProcess(library, [*cluster.network.command(CLIENT), *command], log)
+    inside = cluster.network.command(CLIENT)
+    return ClientProcess(library, [*inside, *command], log, Acknowledged())

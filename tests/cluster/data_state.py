@@ -1,0 +1,128 @@
+"""What a cluster says of its partitions and groups, asked over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbroker.client.cluster import LATEST_TIMESTAMP, READ_COMMITTED, Client, check
+from kbroker.model import TopicPartition
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+
+PAUSE_S = 0.2
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    """isr: node ids."""
+
+    isr: frozenset[int]
+    high_watermark: int
+    last_stable_offset: int
+
+
+async def create_topics(bootstrap: str, topics: Mapping[str, int], nodes: int) -> None:
+    """Create topics with a replica on each node, once so many nodes are registered. topics: their
+    partition counts. Raises TimeoutError after a minute.
+    """
+    made = [
+        CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=nodes
+        )
+        for name, partitions in topics.items()
+    ]
+
+    async def create() -> None:
+        async with Client(bootstrap, timeout_s=5.0) as client:
+            metadata = await client.metadata([])
+            if len(metadata.brokers) < nodes:
+                raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "too few brokers")
+            response = await client.to_controller(
+                CreateTopicsRequest(topics=made), CreateTopicsResponse
+            )
+            for topic in response.topics:
+                if topic.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                    check(topic.error_code, topic.error_message)
+
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await create()
+            except (KafkaError, OSError):
+                await asyncio.sleep(PAUSE_S)
+
+
+async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionState]:
+    """Of all partitions, also of internal topics. Raises KafkaError."""
+    async with Client(bootstrap, timeout_s=5.0) as client:
+        metadata = await client.metadata(None)
+        isr = {
+            TopicPartition(topic.name, partition.partition_index): frozenset(partition.isr_nodes)
+            for topic in metadata.topics
+            if topic.name is not None
+            for partition in topic.partitions
+        }
+        latest = dict.fromkeys(isr, LATEST_TIMESTAMP)
+        ends = await client.list_offsets(latest)
+        stable = await client.list_offsets(latest, isolation_level=READ_COMMITTED)
+        return {
+            each: PartitionState(isr[each], ends[each].offset, stable[each].offset)
+            for each in isr
+        }
+
+
+def unhealed(
+    states: Mapping[TopicPartition, PartitionState], nodes: Collection[int]
+) -> list[str]:
+    """The partitions that are not in sync on all nodes, or have an open transaction."""
+    found = []
+    for partition, state in states.items():
+        if state.isr != frozenset(nodes):
+            found.append(f"{partition} has ISR {sorted(state.isr)}")
+        elif state.last_stable_offset < state.high_watermark:
+            found.append(f"{partition} has an open transaction at {state.last_stable_offset}")
+    return found
+
+
+async def committed_offsets(
+    bootstrap: str, group: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    """A group's committed offsets, None where it has none. Raises KafkaError."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup(
+        group_id=group,
+        topics=[
+            OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic.items()
+        ],
+    )
+    request = OffsetFetchRequest(groups=[asked], require_stable=True)
+    async with Client(bootstrap, timeout_s=5.0) as client:
+
+        async def attempt() -> OffsetFetchResponse:
+            response = await client.to_coordinator(
+                group, request, OffsetFetchResponse, max_version=9
+            )
+            for answered in response.groups:
+                if answered.error_code:
+                    client.forget_coordinator(group)
+                check(answered.error_code, f"group {group}")
+                for topic in answered.topics:
+                    for partition in topic.partitions:
+                        check(partition.error_code, f"{topic.name} of group {group}")
+            return response
+
+        response = await client.retry(attempt, timeout_s=30.0)
+    return {
+        TopicPartition(topic.name, partition.partition_index): (
+            partition.committed_offset if partition.committed_offset >= 0 else None
+        )
+        for answered in response.groups
+        for topic in answered.topics
+        for partition in topic.partitions
+    }
