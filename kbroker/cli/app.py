@@ -16,6 +16,7 @@ import typer
 from kbroker import __version__
 from kbroker.cli import consume, dump_log, groups, produce, serve, topics, transactions
 from kbroker.cli import format as format_command
+from kbroker.cli import sim as sim_command
 from kbroker.model import StartupError
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -76,6 +77,7 @@ app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.add_typer(transactions.app, name="transactions")
 app.command("dump-log", epilog=dump_log.EPILOG)(dump_log.dump_log)
+app.command("sim", epilog=sim_command.EPILOG)(sim_command.sim)
 
 
 def run(arguments: list[str] | None = None) -> int:

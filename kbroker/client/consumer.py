@@ -142,7 +142,9 @@ class Consumer:
         max_wait_ms.
 
         Positions advance past the records that are returned. Retriable errors (no leader, broker
-        not reachable) give an empty list after a short pause; others raise KafkaError.
+        not reachable) give an empty list after a short pause; others raise KafkaError. Where only
+        some partitions can be read, their records are returned, and the error is met again by the
+        next poll.
         """
         try:
             by_leader: dict[int, list[TopicPartition]] = {}
@@ -153,8 +155,10 @@ class Consumer:
                 *(
                     self._fetch(leader_id, topic_partitions)
                     for leader_id, topic_partitions in by_leader.items()
-                )
+                ),
+                return_exceptions=True,
             )
+            records = _records_of(answers)
         except KafkaError as error:
             if not error.code.retriable:
                 raise
@@ -163,7 +167,7 @@ class Consumer:
             return []
         if not answers:
             await asyncio.sleep(self.config.max_wait_ms / 1000)
-        return [record for records in answers for record in records]
+        return records
 
     async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
         """Yield records without end."""
@@ -204,9 +208,14 @@ class Consumer:
         for topic_response in response.responses:
             name = topic_response.topic or self.client.topic_names.get(topic_response.topic_id)
             for data in topic_response.partitions:
-                if name is not None:
-                    topic_partition = TopicPartition(name, data.partition_index)
-                    records += await self._take(topic_partition, data)
+                if name is None:
+                    continue
+                try:
+                    records += await self._take(TopicPartition(name, data.partition_index), data)
+                except KafkaError:
+                    if records:  # whose positions have advanced
+                        return records
+                    raise
         return records
 
     async def _take(
@@ -234,6 +243,23 @@ class Consumer:
             topic_partition, data, position, self.config.isolation_level
         )
         return records
+
+
+def _records_of(
+    answers: Iterable[list[ConsumedRecord] | BaseException],
+) -> list[ConsumedRecord]:
+    """The records that were fetched. Raises the first error if there are none."""
+    records: list[ConsumedRecord] = []
+    errors: list[BaseException] = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            errors.append(answer)
+        else:
+            records += answer
+    for error in errors:
+        if not records or not isinstance(error, KafkaError):
+            raise error
+    return records
 
 
 class _AbortedTransactions:

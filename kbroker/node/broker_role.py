@@ -48,7 +48,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.replication.isr import IsrPorts
 from kbroker.replication.isr_changes import IsrChanges
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.time_slices import TimeSlices
+from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
@@ -211,7 +211,8 @@ class BrokerRole:
             offloads=self._resources.offload,
             random=self._resources.random,
             memory=self._memory,
-            slices=lambda: TimeSlices(self._timers),
+            slices=lambda: TimeSlices(self._timers, clock=self._resources.clock),
+            fair_slices=FairSlices(self._timers, clock=self._resources.clock),
         )
         return self._replicas
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
@@ -52,6 +53,7 @@ class ControllerRole:
         log: MetadataLog,
         random: Random,
         *,
+        clock: Callable[[], float] = time.monotonic,
         endpoints: Mapping[str, Endpoint],
         requests: NodeToController,
     ) -> None:
@@ -59,10 +61,11 @@ class ControllerRole:
         self._properties = properties
         self._timers = timers
         self._log = log
+        self._clock = clock
         self.service = ControllerService(
             Controller(config, random=random, node_id=properties.node_id),
             log.driver,
-            slices=TimeSlices(timers),
+            slices=TimeSlices(timers, clock=clock),
             committed_image=lambda: log.loader.image,
             timers=timers,
             config=config,
@@ -104,7 +107,7 @@ class ControllerRole:
                 service, when_applied=lambda: Deferred.of(None)
             ),
             metadata=cache,
-            slices=FairSlices(self._timers),
+            slices=FairSlices(self._timers, clock=self._clock),
             memory=memory,
             quotas=client_quotas(self._config),
             service=service,

@@ -9,6 +9,7 @@ are told of a batch, and of leadership gained or lost, once the loader has every
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -39,11 +40,13 @@ class MetadataLog:
         *,
         offload: ClosableOffload,
         random: Random,
+        clock: Callable[[], float] = time.monotonic,
         endpoints: Iterable[Endpoint] = (),
     ) -> None:
         """endpoints: this node's controller listeners as other nodes reach them."""
         self._directory = config.metadata_log_dir
         self._timers = timers
+        self._clock = clock
         self._replay = TimeSlices(None)  # until the start is over the node does nothing else
         self._listeners: list[CommitListener] = []
         self._gained_listeners: list[Callable[[int], None]] = []
@@ -108,7 +111,7 @@ class MetadataLog:
             raise StartupError(
                 f"{self._directory}: the metadata log cannot be replayed: {error}"
             ) from error
-        self._replay = TimeSlices(self._timers)
+        self._replay = TimeSlices(self._timers, clock=self._clock)
 
     def _publish(self) -> None:
         """The log was replayed up to what is known to be committed: later commits are news."""

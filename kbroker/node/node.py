@@ -84,7 +84,7 @@ class Broker:
         self._role: BrokerRole | None = None
         self._dispatcher: Dispatcher[Services] | None = None
         self._metrics: MetricsEndpoint | None = None
-        self.stalls = StallProbe(_call_later)
+        self.stalls = StallProbe(_call_later, clock=self.resources.clock)
         network = NetworkConfig.from_broker(config)
         self.memory = MemoryPool(network.pool_bytes, network.queued_max_request_bytes)
 
@@ -158,7 +158,7 @@ class Broker:
     async def _start(self) -> None:
         started = time.monotonic()
         config = self.config
-        timers = LoopTimers(asyncio.get_running_loop())
+        timers = self.resources.timers()
         self.stalls.start()
         self._servers = servers = NodeServers(
             config,
@@ -191,6 +191,7 @@ class Broker:
             timers,
             offload=self.resources.offload("quorum", 1),
             random=self.resources.random,
+            clock=self.resources.clock,
             endpoints=endpoints.values(),
         )
         log.driver.on_fatal(self.fail)
@@ -205,6 +206,7 @@ class Broker:
                 timers,
                 log,
                 self.resources.random,
+                clock=self.resources.clock,
                 endpoints=endpoints,
                 requests=to_controller,
             )

@@ -8,12 +8,18 @@ thresholds, the limit of open files) is set by `run` only.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from random import Random
 from typing import Final
 
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.node.offload import ExecutorOffload
+from kbroker.node.timers import LoopTimers
+from kbroker.ports import ClosableOffload
+from kbroker.server.network.listener import Bind, bind_socket
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT
@@ -28,12 +34,22 @@ class NodeResources:
     """random: for everything the node draws, on its loop thread; a fixed seed makes a test
     repeatable. open_files: bounds the open segments of the node's partitions and the memory of
     their indexes. page_cache: tells whether sendfile would wait for the disk. workers: threads for
-    what requests have to wait for.
+    what requests have to wait for. clock: in seconds, of work that is cut into slices. bind: makes
+    the sockets of listeners. A simulated node has others of these (`kbroker/simulation`).
 
     max_open_files: how many segments keep their file open; None for half of the process's limit.
     """
 
-    __slots__ = ("_node_id", "_offloads", "open_files", "page_cache", "random", "workers")
+    __slots__ = (
+        "_node_id",
+        "_offloads",
+        "bind",
+        "clock",
+        "open_files",
+        "page_cache",
+        "random",
+        "workers",
+    )
 
     def __init__(
         self,
@@ -43,7 +59,9 @@ class NodeResources:
         max_open_files: int | None = None,
     ) -> None:
         self._node_id = config.node_id
-        self._offloads: list[ThreadPoolExecutor] = []
+        self._offloads: list[Executor] = []
+        self.clock: Callable[[], float] = time.monotonic
+        self.bind: Bind = bind_socket
         self.random = random or Random()
         self.open_files = OpenFiles(
             default_open_file_limit() if max_open_files is None else max_open_files,
@@ -52,7 +70,11 @@ class NodeResources:
         self.page_cache = PageCache.of_system()
         self.workers = self.threads("worker", WORKER_THREADS)
 
-    def offload(self, name: str, threads: int) -> ExecutorOffload:
+    def timers(self) -> LoopTimers:
+        """The clocks of the node, over the running loop."""
+        return LoopTimers(asyncio.get_running_loop())
+
+    def offload(self, name: str, threads: int) -> ClosableOffload:
         """An Offload with threads of its own (`ports.OffloadFactory`), started when they are
         needed.
         """
@@ -60,7 +82,7 @@ class NodeResources:
         self._offloads.append(executor)
         return ExecutorOffload(executor)
 
-    def threads(self, name: str, count: int) -> ThreadPoolExecutor:
+    def threads(self, name: str, count: int) -> Executor:
         """A pool of named threads (`ports.ThreadPools`); each pool of the node is made here."""
         return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{self._node_id}-{name}")
 

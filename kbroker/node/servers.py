@@ -103,6 +103,7 @@ class NodeServers:
             backlog=backlog,
             send_buffer_bytes=network.socket_send_buffer_bytes,
             receive_buffer_bytes=network.socket_receive_buffer_bytes,
+            bind=self._resources.bind,
         )
 
     @property

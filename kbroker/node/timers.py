@@ -10,14 +10,19 @@ from collections.abc import Callable
 class LoopTimers:
     """The wall clock for stored timestamps, the loop's monotonic clock for deadlines."""
 
-    __slots__ = ("_loop",)
+    __slots__ = ("_loop", "_wall_clock_ns")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wall_clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._loop = loop
+        self._wall_clock_ns = wall_clock_ns
 
     def now_ms(self) -> int:
         """Wall clock, ms since the epoch."""
-        return time.time_ns() // 1_000_000
+        return self._wall_clock_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
         """The loop's monotonic clock, in ms."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from kbroker.client import consumer as consumer_module
 from kbroker.client.cluster import READ_COMMITTED, READ_UNCOMMITTED, Client
-from kbroker.client.consumer import Consumer, ConsumerConfig, decode_fetched
+from kbroker.client.consumer import ConsumedRecord, Consumer, ConsumerConfig, decode_fetched
 from kbroker.client.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
@@ -209,6 +210,39 @@ def test_out_of_range_without_a_reset(run: Run) -> None:
             assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
     run(test)
+
+
+def test_records_before_an_error_are_given_out(run: Run) -> None:
+    async def test(broker: Any) -> None:
+        def failing(request: Any, version: int) -> FetchResponse:
+            response = broker.on_fetch(request, version)
+            response.responses[0].partitions[1].error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            response.responses[0].partitions[1].records = b""
+            return response  # type: ignore[no-any-return]  # the fake is untyped here
+
+        async with Client(broker.address) as client:
+            async with Producer(client) as producer:
+                await producer.send("events", b"v", partition=0)
+            broker.script(ApiKey.FETCH, failing)
+            broker.script(ApiKey.FETCH, failing)
+            consumer = Consumer(client, ConsumerConfig(auto_offset_reset="none"))
+            await consumer.assign({PARTITION: 0, TopicPartition("events", 1): 0})
+            assert [record.value for record in await consumer.poll()] == [b"v"]
+            with pytest.raises(KafkaError, match="events-1 has no offset"):
+                await consumer.poll()
+            assert consumer.positions[PARTITION] == 1
+
+    run(test)
+
+
+def test_records_of_one_leader_are_given_out_while_another_fails() -> None:
+    record = ConsumedRecord("events", 0, 0, 0, None, b"v", ())
+    unreachable = KafkaError(ErrorCode.NETWORK_EXCEPTION, "refused")
+    assert consumer_module._records_of([[record], unreachable]) == [record]
+    with pytest.raises(KafkaError, match="refused"):
+        consumer_module._records_of([[], unreachable])
+    with pytest.raises(asyncio.CancelledError):
+        consumer_module._records_of([[record], asyncio.CancelledError()])
 
 
 def test_a_time_after_the_last_record_is_the_end(run: Run) -> None:

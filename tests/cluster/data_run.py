@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.errors import KafkaError
-from kbroker.testing.history.operations import Guarantee, OffsetFetch, ReplicaLog
-from kbroker.testing.history.stored import Fate, stored_records
-from kbroker.testing.history.verdict import anomalies
-from spark_jobs.java import java_problem
-from tests.cluster.cluster import CLIENT, Cluster
-from tests.cluster.data_load import END_TIMEOUT_S, EVENTS, LEDGER, PARTITIONS, now_ms
-from tests.cluster.data_state import (
+from kbroker.testing.cluster_state import (
+    UNAVAILABLE,
     PartitionState,
     committed_offsets,
     create_topics,
     partition_states,
     unhealed,
 )
+from kbroker.testing.history.operations import Guarantee, OffsetFetch, ReplicaLog
+from kbroker.testing.history.stored import Fate, stored_records
+from kbroker.testing.history.verdict import anomalies
+from spark_jobs.java import java_problem
+from tests.cluster.cluster import CLIENT, Cluster
+from tests.cluster.data_load import END_TIMEOUT_S, EVENTS, LEDGER, PARTITIONS, now_ms
 from tests.cluster.history_lines import HistoryLines, SharedHistory
 from tests.cluster.loads import ClientProcess, java_command
 from tests.cluster.run import Run, Summary, log_bytes
@@ -189,10 +189,10 @@ class DataRun(Run):
         def is_healed() -> bool:
             try:
                 states.update(self._ask(partition_states(self.cluster.bootstrap_servers)))
-            except KafkaError as error:
+            except UNAVAILABLE as error:
                 wrong[:] = [str(error)]
                 return False
-            wrong[:] = unhealed(states, self.cluster.nodes)
+            wrong[:] = unhealed(states, len(self.cluster.nodes))
             return not wrong
 
         self.wait(is_healed, lambda: f"healed: {'; '.join(wrong[:SHOWN])}", ASK_EVERY_S)

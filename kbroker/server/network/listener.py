@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbroker.model import StartupError
@@ -18,6 +19,11 @@ from kbroker.server.network.connection_shared import ConnectionShared
 logger = logging.getLogger(__name__)
 
 ANY_HOSTS = ("", "0.0.0.0", "::")
+
+Bind = Callable[[str, int, int, int], socket.socket]
+"""Makes a bound socket: host, port, and the sizes of its buffers in bytes, -1 for the system's own.
+Raises OSError.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,13 @@ class ListenerServer:
         backlog: int = 50,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        bind: Bind | None = None,
     ) -> None:
         """Bind. Raises StartupError if that is impossible."""
         self._backlog = backlog
         self._server: asyncio.Server | None = None
         try:
-            self._socket = _bind(host, port, send_buffer_bytes, receive_buffer_bytes)
+            self._socket = (bind or bind_socket)(host, port, send_buffer_bytes, receive_buffer_bytes)
         except OSError as error:
             raise _startup_error(name, host, port, error) from error
         self.bound = BoundListener(name, host, self._socket.getsockname()[1], security_protocol)
@@ -100,7 +107,10 @@ def advertised_host(host: str) -> str:
     return name
 
 
-def _bind(host: str, port: int, send_buffer_bytes: int, receive_buffer_bytes: int) -> socket.socket:
+def bind_socket(
+    host: str, port: int, send_buffer_bytes: int, receive_buffer_bytes: int
+) -> socket.socket:
+    """A socket that listens at the address; see `Bind`."""
     if host == "" and socket.has_dualstack_ipv6():
         family, address = socket.AF_INET6, "::"
     else:

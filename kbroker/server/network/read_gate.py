@@ -53,7 +53,10 @@ class ReadGate:
         """Stop reading until `resume`, and report a client that leaves meanwhile."""
         self.pause()
         if self._watched_fd < 0 and not self._transport.is_closing():
-            self._watched_fd = self._transport.get_extra_info("socket").fileno()
+            watched = self._transport.get_extra_info("socket")
+            if watched is None:  # no system tells of its peer
+                return
+            self._watched_fd = watched.fileno()
             self._hang_ups.watch(self._watched_fd, self._hung_up)
 
     def resume(self) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kbroker.client.cluster import LATEST_TIMESTAMP, READ_COMMITTED, Client, check
-from kbroker.model import TopicPartition
+from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
-PAUSE_S = 0.2
+PAUSE_S: Final = 0.2
+UNAVAILABLE: Final = (KafkaError, StartupError)
+"""What a question raises while the cluster cannot answer."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,13 @@ class PartitionState:
     last_stable_offset: int
 
 
-async def create_topics(bootstrap: str, topics: Mapping[str, int], nodes: int) -> None:
-    """Create topics with a replica on each node, once so many nodes are registered. topics: their
-    partition counts. Raises TimeoutError after a minute.
+async def create_topics(bootstrap: str, topics: Mapping[str, int], replicas: int) -> None:
+    """Create topics once there are so many brokers as each has replicas. topics: their partition
+    counts. Raises TimeoutError after a minute.
     """
     made = [
         CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=nodes
+            name=name, num_partitions=partitions, replication_factor=replicas
         )
         for name, partitions in topics.items()
     ]
@@ -38,7 +41,7 @@ async def create_topics(bootstrap: str, topics: Mapping[str, int], nodes: int) -
     async def create() -> None:
         async with Client(bootstrap, timeout_s=5.0) as client:
             metadata = await client.metadata([])
-            if len(metadata.brokers) < nodes:
+            if len(metadata.brokers) < replicas:
                 raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "too few brokers")
             response = await client.to_controller(
                 CreateTopicsRequest(topics=made), CreateTopicsResponse
@@ -51,12 +54,12 @@ async def create_topics(bootstrap: str, topics: Mapping[str, int], nodes: int) -
         while True:
             try:
                 return await create()
-            except (KafkaError, OSError):
+            except UNAVAILABLE:
                 await asyncio.sleep(PAUSE_S)
 
 
 async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionState]:
-    """Of all partitions, also of internal topics. Raises KafkaError."""
+    """Of all partitions, also of internal topics. Raises UNAVAILABLE."""
     async with Client(bootstrap, timeout_s=5.0) as client:
         metadata = await client.metadata(None)
         isr = {
@@ -74,13 +77,11 @@ async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionStat
         }
 
 
-def unhealed(
-    states: Mapping[TopicPartition, PartitionState], nodes: Collection[int]
-) -> list[str]:
-    """The partitions that are not in sync on all nodes, or have an open transaction."""
+def unhealed(states: Mapping[TopicPartition, PartitionState], replicas: int) -> list[str]:
+    """The partitions that do not have so many replicas in sync, or have an open transaction."""
     found = []
     for partition, state in states.items():
-        if state.isr != frozenset(nodes):
+        if len(state.isr) < replicas:
             found.append(f"{partition} has ISR {sorted(state.isr)}")
         elif state.last_stable_offset < state.high_watermark:
             found.append(f"{partition} has an open transaction at {state.last_stable_offset}")
@@ -90,7 +91,7 @@ def unhealed(
 async def committed_offsets(
     bootstrap: str, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int | None]:
-    """A group's committed offsets, None where it has none. Raises KafkaError."""
+    """A group's committed offsets, None where it has none. Raises UNAVAILABLE."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)

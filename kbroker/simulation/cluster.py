@@ -1,0 +1,224 @@
+"""The nodes of a simulated cluster: each is the node that `kbroker serve` runs, on a simulated loop,
+network and clock, with its data in real files. A kill keeps what was written to them, as the death
+of a process does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from kbroker.model import StartupError, random_uuid, uuid_to_string
+from kbroker.node.node import Broker
+from kbroker.quorum.format import METADATA_FOLDER, FormatOptions, format_directories
+from kbroker.settings.broker import BrokerConfig
+from kbroker.simulation.event_loop import SimulatedLoop
+from kbroker.simulation.network import HOST
+from kbroker.simulation.process import SimulatedProcess, context_of
+from kbroker.simulation.resources import SimulatedResources
+
+logger = logging.getLogger(__name__)
+
+CONTROLLERS: Final = 3
+"""The first nodes are controllers too, no more than this."""
+FIRST_BROKER_PORT: Final = 9_000
+FIRST_CONTROLLER_PORT: Final = 19_000
+RESTART_S: Final = 1.0
+"""After this time a node is started again that has ended because it could not start."""
+CLOCKS_AHEAD_S: Final = (-86_400.0, -60.0, -1.0, 0.0, 1.0, 60.0, 86_400.0)
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.election.backoff.max.ms": "500",
+    "controller.quorum.request.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "replica.lag.time.max.ms": "2000",
+    "replica.socket.timeout.ms": "3000",
+    "replica.fetch.backoff.ms": "200",
+    "auto.create.topics.enable": "false",
+    "log.segment.bytes": str(1 << 20),
+    "log.retention.ms": "-1",
+    # A compacted replica has the same records as another, but not the same bytes.
+    "log.cleaner.enable": "false",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""Times that are shorter than the defaults, so that more happens in a simulated minute."""
+
+
+def replication_settings(nodes: int) -> dict[str, str]:
+    """Three replicas where there are as many nodes, and one of them may be missing."""
+    replicas = min(nodes, 3)
+    in_sync = max(replicas - 1, 1)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(in_sync),
+    }
+
+
+class SimulatedNode:
+    """One node, over several lives. failed: told of an error after which the node must not
+    continue, and which no fault explains.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        config: BrokerConfig,
+        loop: SimulatedLoop,
+        random: Random,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.id = node_id
+        self.config = config
+        self.lives = 0
+        self._loop = loop
+        self._random = random
+        self._failed = failed
+        self._process = SimulatedProcess(node_id)
+        self._process.is_alive = False
+        self._context = Context()
+        self._broker: Broker | None = None
+        self._is_wanted = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is alive and not paused."""
+        return self._process.is_alive and not self._process.is_paused
+
+    def start(self) -> None:
+        """A new process."""
+        self.lives += 1
+        self._is_wanted = True
+        self._process = process = SimulatedProcess(self.id)
+        self._context = context_of(process)
+        self._context.run(self._loop.create_task, self._serve())
+
+    async def _serve(self) -> None:
+        resources = SimulatedResources(
+            self.config, self._loop.network, Random(self._random.random())
+        )
+        resources.clock_ahead_s = self._random.choice(CLOCKS_AHEAD_S)
+        self._broker = broker = Broker(self.config, resources=resources)
+        try:
+            await broker.start()
+        except StartupError as error:
+            logger.warning("node %d cannot start: %s", self.id, error)
+            self._loop.call_later(RESTART_S, self._start_again, context=Context())
+            return
+        self._failed(await broker.wait_failed())
+
+    def _start_again(self) -> None:
+        if self._is_wanted:
+            self._loop.end(self._process)
+            self.start()
+
+    def kill(self) -> None:
+        """End as by SIGKILL."""
+        self._is_wanted = False
+        if not self._process.is_alive:
+            return
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            self._context.run(broker.kill)
+        self._loop.end(self._process)
+
+    def stop(self) -> asyncio.Future[None]:
+        """End as by SIGTERM. The future is done when the process has ended."""
+        self._is_wanted = False
+        stopped: asyncio.Future[None] = self._loop.create_future()
+        broker, process = self._broker, self._process
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._loop.end(process)
+            if not stopped.done():
+                stopped.set_result(None)
+
+        if broker is None or not process.is_alive:
+            stopped.set_result(None)
+        else:
+            task = self._context.run(self._loop.create_task, broker.stop())
+            task.add_done_callback(ended, context=Context())
+        return stopped
+
+    def pause(self) -> None:
+        """Stop as by SIGSTOP."""
+        self._loop.pause(self._process)
+
+    def resume(self) -> None:
+        """Continue as by SIGCONT."""
+        self._loop.resume(self._process)
+
+    def log_bytes(self, folder: str) -> bytes:
+        """The segments of a partition, in order."""
+        paths = sorted((Path(self.config.log_dirs[0]) / folder).glob("*.log"))
+        return b"".join(path.read_bytes() for path in paths)
+
+    def metadata_log_bytes(self) -> bytes:
+        """The segments of the metadata log, in order."""
+        return self.log_bytes(METADATA_FOLDER)
+
+    def __str__(self) -> str:
+        return f"node {self.id}"
+
+
+class SimulatedCluster:
+    """Formatted nodes. failed: see `SimulatedNode`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        loop: SimulatedLoop,
+        random: Random,
+        *,
+        nodes: int,
+        failed: Callable[[SimulatedNode, BaseException], None],
+    ) -> None:
+        ids = range(1, nodes + 1)
+        controllers = list(ids)[:CONTROLLERS]
+        voters = ",".join(f"{each}@{HOST}:{FIRST_CONTROLLER_PORT + each}" for each in controllers)
+        cluster_id = uuid_to_string(random_uuid(random))
+        self.bootstrap_servers = ",".join(f"{HOST}:{FIRST_BROKER_PORT + each}" for each in ids)
+        self.nodes: dict[int, SimulatedNode] = {}
+        for node_id in ids:
+            config = BrokerConfig.from_properties(
+                {
+                    **_roles(node_id, is_controller=node_id in controllers),
+                    "controller.quorum.voters": voters,
+                    "log.dirs": str(folder / str(node_id)),
+                    **SETTINGS,
+                    **replication_settings(nodes),
+                }
+            )
+            format_directories(config, FormatOptions(cluster_id=cluster_id), random=random)
+            self.nodes[node_id] = SimulatedNode(
+                node_id,
+                config,
+                loop,
+                Random(random.random()),
+                lambda error, node_id=node_id: failed(self.nodes[node_id], error),  # type: ignore[misc]  # bound now
+            )
+
+
+def _roles(node_id: int, *, is_controller: bool) -> dict[str, str]:
+    listeners = [f"PLAINTEXT://{HOST}:{FIRST_BROKER_PORT + node_id}"]
+    if is_controller:
+        listeners.append(f"CONTROLLER://{HOST}:{FIRST_CONTROLLER_PORT + node_id}")
+    return {
+        "node.id": str(node_id),
+        "process.roles": "broker,controller" if is_controller else "broker",
+        "listeners": ",".join(listeners),
+        "controller.listener.names": "CONTROLLER",
+    }

@@ -1,0 +1,232 @@
+"""An event loop on simulated time, for several processes in one thread.
+
+A callback belongs to the process that its context names (`PROCESS`), as do the tasks, timers and
+connections that it begins. The callbacks of a paused process wait until it resumes, those of a
+killed one are dropped. Time passes only when no callback is ready. Callbacks that are due at the
+same time run in the order in which they were planned, so a run depends on nothing but its input.
+
+Threads are simulated too: what is given to an executor is run on the loop a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context, copy_context
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+
+from kbroker.simulation.network import SimulatedNetwork, SimulatedServer
+from kbroker.simulation.process import PROCESS, SimulatedProcess
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+THREAD_S: Final = 0.0005
+"""How long the work of a thread takes."""
+END_TIMEOUT_S: Final = 60.0
+"""Of simulated time, for tasks that are cancelled at the end."""
+
+
+class SimulatedHandle(asyncio.TimerHandle):
+    """A callback that is planned."""
+
+    __slots__ = ("process", "run")
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        arguments: tuple[object, ...],
+        loop: SimulatedLoop,
+        context: Context | None,
+    ) -> None:
+        own = copy_context() if context is None else context
+        super().__init__(when, callback, arguments, loop, own)
+        self.process = own.get(PROCESS)
+        self.run: Callable[[], object] = lambda: own.run(callback, *arguments)
+
+    def cancel(self) -> None:
+        """See `asyncio.Handle`."""
+        super().cancel()
+        self.run = _nothing  # and with it the references of the callback
+
+
+def _nothing() -> None:
+    """A callback that was cancelled."""
+
+
+class Stalled(Exception):
+    """Nothing is left to happen."""
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """See the module. Any: as the methods of asyncio have it."""
+
+    def __init__(self, network: SimulatedNetwork) -> None:
+        super().__init__()
+        self.network = network
+        self._now_s = 0.0
+        self._planned: list[tuple[float, int, SimulatedHandle]] = []
+        self._due: deque[SimulatedHandle] = deque()
+        self._held: dict[SimulatedProcess, list[SimulatedHandle]] = {}
+        """Callbacks that were due while their process was paused."""
+        self._count = 0
+        self._is_ending = False
+        self.step_count = 0
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Seconds since the simulation began."""
+        return self._now_s
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: Context | None = None,
+    ) -> SimulatedHandle:
+        """See asyncio."""
+        handle = SimulatedHandle(self._now_s, callback, args, self, context)
+        self._due.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: Context | None = None,
+    ) -> SimulatedHandle:
+        """See asyncio. There is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: Context | None = None,
+    ) -> SimulatedHandle:
+        """See asyncio."""
+        handle = SimulatedHandle(when, callback, args, self, context)
+        self._count += 1
+        heapq.heappush(self._planned, (when, self._count, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled handles stay planned, and nothing happens then."""
+
+    def _run_once(self) -> None:
+        """One turn, as `asyncio.BaseEventLoop.run_forever` calls it."""
+        planned, due = self._planned, self._due
+        if not due:
+            while planned and planned[0][2].cancelled():
+                heapq.heappop(planned)
+            if not planned:
+                raise Stalled("no callback is planned")
+            self._now_s = max(self._now_s, planned[0][0])
+        while planned and planned[0][0] <= self._now_s:
+            due.append(heapq.heappop(planned)[2])
+        for _ in range(len(due)):
+            self._run_handle(due.popleft())
+
+    def _run_handle(self, handle: SimulatedHandle) -> None:
+        process = handle.process
+        if process is not None and not self._is_ending:
+            if not process.is_alive:
+                return
+            if process.is_paused:
+                self._held.setdefault(process, []).append(handle)
+                return
+        if handle.cancelled():
+            return
+        self.step_count += 1
+        try:
+            handle.run()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler(
+                {"message": f"exception in {handle!r}", "exception": error, "handle": handle}
+            )
+
+    # -- processes --------------------------------------------------------------------------------
+
+    def pause(self, process: SimulatedProcess) -> None:
+        """Stop a process as by SIGSTOP."""
+        process.is_paused = True
+
+    def resume(self, process: SimulatedProcess) -> None:
+        """Continue as by SIGCONT: everything that was due happens now, in its order."""
+        process.is_paused = False
+        self._due.extend(self._held.pop(process, ()))
+
+    def end(self, process: SimulatedProcess) -> None:
+        """The process is killed: no callback of it runs any more."""
+        process.is_alive = False
+        self._held.pop(process, None)
+        self.network.process_ended(process)
+
+    async def cancel_all(self) -> None:
+        """End every task but the one that calls, also those of processes that were killed, so that
+        the loop can be closed.
+        """
+        self._is_ending = True
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
+
+    # -- threads ----------------------------------------------------------------------------------
+
+    def run_in_executor(  # type: ignore[override]  # asyncio has the future in two types
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+    ) -> asyncio.Future[T]:
+        """See asyncio. The executor is not used."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001  # the future's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_later(THREAD_S, run)
+        return future
+
+    # -- sockets ----------------------------------------------------------------------------------
+
+    async def create_server(  # type: ignore[override]  # no address: a socket of the network
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], **options: Any
+    ) -> SimulatedServer:
+        """See asyncio. options: `sock` is a `network.SimulatedSocket`."""
+        return self.network.listen(self, options["sock"], protocol_factory)
+
+    async def create_connection(  # type: ignore[override]  # to an address of the network only
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        **options: Any,
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """See asyncio. Raises OSError."""
+        transport = await self.network.connect(self, port)
+        protocol = protocol_factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        return transport, protocol
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        """Nothing: there are no descriptors to wait for."""
+
+    def remove_reader(self, fd: Any) -> bool:
+        """Nothing."""
+        return False

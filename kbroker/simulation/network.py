@@ -1,0 +1,410 @@
+"""The network of a simulated cluster: connections whose bytes arrive late, in order and in pieces of
+any size; a cut, of one direction or of both, holds them back until it is healed, as retransmission
+does. A process that is killed resets its connections. All addresses are ports of one host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from enum import Enum, auto
+from random import Random
+from typing import Any, Final
+
+from kbroker.simulation.process import PROCESS, SimulatedProcess
+
+HOST: Final = "127.0.0.1"
+SYN_RETRY_S: Final = 1.0
+"""A connection request that a cut has lost is sent again after this time."""
+RETRANSMISSION_S: Final = 0.2
+"""How long after a cut has healed the bytes that it held back arrive, at most."""
+SPLIT_SHARE: Final = 0.1
+"""Of writes that arrive in two pieces."""
+FIRST_CLIENT_PORT: Final = 50_000
+
+
+@dataclass
+class Conditions:
+    """How bad the network is. Delays in seconds; a share of what is sent takes up to `late_s`
+    longer.
+    """
+
+    min_delay_s: float = 0.0002
+    max_delay_s: float = 0.002
+    late_share: float = 0.0
+    late_s: float = 0.0
+
+    @classmethod
+    def drawn(cls, random: Random) -> Conditions:
+        """Conditions of one seed."""
+        return cls(
+            max_delay_s=random.choice((0.001, 0.005, 0.03)),
+            late_share=random.choice((0.0, 0.0, 0.01, 0.05)),
+            late_s=random.choice((0.1, 1.0)),
+        )
+
+
+class End(Enum):
+    """How the other side of a connection ended it."""
+
+    CLOSED = auto()
+    RESET = auto()
+
+
+class SimulatedSocket:
+    """A port that is bound."""
+
+    def __init__(self, network: SimulatedNetwork, port: int) -> None:
+        self._network = network
+        self.port = port
+
+    def getsockname(self) -> tuple[str, int]:
+        """See `socket.socket`."""
+        return HOST, self.port
+
+    def close(self) -> None:
+        """Nobody can connect any more; open connections stay."""
+        self._network.unlisten(self.port, self)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who accepts connections at a port. context: of the process that listens."""
+
+    socket: SimulatedSocket
+    process: SimulatedProcess
+    context: Context
+    protocol_factory: Callable[[], asyncio.BaseProtocol]
+
+
+class SimulatedServer:
+    """What `loop.create_server` gives."""
+
+    def __init__(self, socket: SimulatedSocket) -> None:
+        self._socket = socket
+
+    def close(self) -> None:
+        """Accept no connections any more."""
+        self._socket.close()
+
+
+class SimulatedNetwork:
+    """See the module. Processes are known by their node ids."""
+
+    def __init__(self, random: Random) -> None:
+        self.conditions = Conditions()
+        self._random = random
+        self._listeners: dict[int, Listener] = {}
+        self._cuts: set[tuple[int, int]] = set()
+        self._transports: dict[SimulatedTransport, None] = {}
+        """In the order in which they were made."""
+        self._next_client_port = FIRST_CLIENT_PORT
+
+    # -- addresses --------------------------------------------------------------------------------
+
+    def bind(self, port: int) -> SimulatedSocket:
+        """A socket at the port, at which nobody listens yet."""
+        return SimulatedSocket(self, port)
+
+    def listen(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: SimulatedSocket,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+    ) -> SimulatedServer:
+        """Accept connections from now on, in the process that calls."""
+        del loop
+        listener = Listener(socket, _process(), copy_context(), protocol_factory)
+        self._listeners[socket.port] = listener
+        return SimulatedServer(socket)
+
+    def unlisten(self, port: int, socket: SimulatedSocket) -> None:
+        """The socket is closed."""
+        listener = self._listeners.get(port)
+        if listener is not None and listener.socket is socket:
+            del self._listeners[port]
+
+    # -- connections ------------------------------------------------------------------------------
+
+    async def connect(self, loop: asyncio.AbstractEventLoop, port: int) -> SimulatedTransport:
+        """A connection of the process that calls; without a protocol yet. Raises
+        ConnectionRefusedError.
+        """
+        connected: asyncio.Future[SimulatedTransport] = loop.create_future()
+        source, context = _process(), copy_context()
+        outside = Context()
+
+        def request() -> None:
+            if connected.done() or not source.is_alive:
+                return
+            listener = self._listeners.get(port)
+            if listener is None:
+                connected.set_exception(ConnectionRefusedError(111, f"port {port}"))
+                return
+            target = listener.process
+            if self.is_cut(source, target) or self.is_cut(target, source):
+                loop.call_later(SYN_RETRY_S, request, context=outside)
+                return
+            connected.set_result(self._pair(loop, source, context, listener))
+
+        loop.call_later(self.delay_s(), request, context=outside)
+        return await connected
+
+    def _pair(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        source: SimulatedProcess,
+        context: Context,
+        listener: Listener,
+    ) -> SimulatedTransport:
+        """Both ends of a connection; returns the client's."""
+        self._next_client_port += 1
+        near, far = (HOST, self._next_client_port), listener.socket.getsockname()
+        client = SimulatedTransport(self, loop, source, context, near, far)
+        server = SimulatedTransport(self, loop, listener.process, listener.context, far, near)
+        client.peer, server.peer = server, client
+        self._transports[client] = self._transports[server] = None
+
+        def accept() -> None:
+            if not server.is_closing():
+                protocol = listener.protocol_factory()
+                server.set_protocol(protocol)
+                protocol.connection_made(server)
+
+        loop.call_soon(accept, context=listener.context.copy())
+        return client
+
+    def forget(self, transport: SimulatedTransport) -> None:
+        """One end is closed."""
+        self._transports.pop(transport, None)
+
+    def process_ended(self, process: SimulatedProcess) -> None:
+        """The system resets the connections of a killed process and closes its sockets."""
+        for port, listener in list(self._listeners.items()):
+            if listener.process is process:
+                del self._listeners[port]
+        for transport in list(self._transports):
+            if transport.process is process:
+                transport.abort()
+
+    # -- what goes wrong --------------------------------------------------------------------------
+
+    def delay_s(self) -> float:
+        """How long something takes that is sent now."""
+        conditions, random = self.conditions, self._random
+        delay_s = random.uniform(conditions.min_delay_s, conditions.max_delay_s)
+        if conditions.late_share and random.random() < conditions.late_share:
+            delay_s += random.uniform(0, conditions.late_s)
+        return delay_s
+
+    def pieces(self, data: bytes) -> list[bytes]:
+        """What arrives of one write."""
+        if len(data) > 1 and self._random.random() < SPLIT_SHARE:
+            at = self._random.randrange(1, len(data))
+            return [data[:at], data[at:]]
+        return [data]
+
+    def retransmission_s(self) -> float:
+        """How long it takes until bytes arrive that a cut has held back."""
+        return self._random.uniform(0, RETRANSMISSION_S)
+
+    def cut(self, source: int, target: int) -> None:
+        """From now on nothing of one process reaches another."""
+        self._cuts.add((source, target))
+
+    def heal(self, source: int, target: int) -> None:
+        """End the cut; what it held back arrives."""
+        self._cuts.discard((source, target))
+        for transport in list(self._transports):
+            peer = transport.peer
+            if transport.process.node_id == target and peer is not None:
+                if peer.process.node_id == source:
+                    transport.continue_after_cut()
+
+    def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
+        """Whether nothing of source reaches target."""
+        return (source.node_id, target.node_id) in self._cuts
+
+
+def _process() -> SimulatedProcess:
+    process = PROCESS.get()
+    if process is None:
+        raise RuntimeError("only a process has connections")
+    return process
+
+
+class SimulatedTransport(asyncio.Transport):
+    """One end of a connection. Buffers have no limit."""
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        loop: asyncio.AbstractEventLoop,
+        process: SimulatedProcess,
+        context: Context,
+        address: tuple[str, int],
+        peer_address: tuple[str, int],
+    ) -> None:
+        super().__init__({"sockname": address, "peername": peer_address})
+        self.process = process
+        self.peer: SimulatedTransport | None = None
+        self._network = network
+        self._loop = loop
+        self._context = context
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._on_the_way: deque[bytes | End] = deque()
+        self._held_back = 0
+        """How much of it a cut has held back."""
+        self._unread: deque[bytes | End] = deque()
+        """What has arrived and was not given to the protocol."""
+        self._last_arrival_s = 0.0
+        self._is_reading = True
+        self._is_closing = False
+
+    # -- asyncio.Transport ------------------------------------------------------------------------
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See asyncio."""
+        self._protocol = protocol
+        self._plan_reading()
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """See asyncio."""
+        if self._protocol is None:
+            raise RuntimeError("a connection without a protocol")
+        return self._protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
+        """See asyncio."""
+        if self._is_closing or self.peer is None:
+            return
+        for piece in self._network.pieces(bytes(data)):
+            self.peer.send(piece)
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self._is_closing
+
+    def close(self) -> None:
+        """See asyncio."""
+        self._end(End.CLOSED)
+
+    def abort(self) -> None:
+        """See asyncio."""
+        self._end(End.RESET)
+
+    def can_write_eof(self) -> bool:
+        """See asyncio."""
+        return False
+
+    def pause_reading(self) -> None:
+        """See asyncio."""
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        """See asyncio."""
+        self._is_reading = True
+        self._plan_reading()
+
+    def is_reading(self) -> bool:
+        """See asyncio."""
+        return self._is_reading and not self._is_closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing: everything is on its way at once."""
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio."""
+        return 0
+
+    # -- the network ------------------------------------------------------------------------------
+
+    def send(self, item: bytes | End) -> None:
+        """The peer has sent something, which arrives here after what it sent before."""
+        if self._is_closing:
+            return
+        self._on_the_way.append(item)
+        now_s = self._loop.time()
+        self._last_arrival_s = max(self._last_arrival_s, now_s + self._network.delay_s())
+        self._loop.call_at(self._last_arrival_s, self._arrived, context=Context())
+
+    def _arrived(self) -> None:
+        if self._is_closing or self.peer is None:
+            return
+        if self._held_back or self._network.is_cut(self.peer.process, self.process):
+            self._held_back += 1
+            return
+        self._unread.append(self._on_the_way.popleft())
+        self._plan_reading()
+
+    def continue_after_cut(self) -> None:
+        """What a cut has held back arrives."""
+        count, self._held_back = self._held_back, 0
+        at_s = self._loop.time() + self._network.retransmission_s()
+        self._last_arrival_s = max(self._last_arrival_s, at_s)
+        for _ in range(count):
+            self._loop.call_at(self._last_arrival_s, self._arrived, context=Context())
+
+    # -- the process ------------------------------------------------------------------------------
+
+    def _plan_reading(self) -> None:
+        if self._unread and self._protocol is not None:
+            self._loop.call_soon(self._read, context=self._context.copy())
+
+    def _read(self) -> None:
+        """Give the protocol what has arrived."""
+        while self._unread and self._is_reading and not self._is_closing:
+            item = self._unread.popleft()
+            if item is End.RESET:
+                self._lost(ConnectionResetError(104, "connection reset"))
+            elif item is End.CLOSED:
+                self._peer_closed()
+            else:
+                self._receive(item)
+
+    def _receive(self, data: bytes | End) -> None:
+        protocol = self.get_protocol()
+        if isinstance(data, End):
+            return
+        if isinstance(protocol, asyncio.Protocol):
+            protocol.data_received(data)
+            return
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            raise TypeError(f"{protocol} receives no bytes")
+        while data and self._is_reading and not self._is_closing:
+            buffer: Any = protocol.get_buffer(len(data))
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            protocol.buffer_updated(count)
+            data = data[count:]
+        if data:
+            self._unread.appendleft(data)
+
+    def _peer_closed(self) -> None:
+        protocol = self.get_protocol()
+        keeps_open = False
+        if isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol):
+            keeps_open = bool(protocol.eof_received())
+        if not keeps_open:
+            self.close()
+
+    def _end(self, end: End) -> None:
+        """Close this end; the peer is told after everything that was written."""
+        if self._is_closing:
+            return
+        if self.peer is not None:
+            self.peer.send(end)
+        self._lost(None)
+
+    def _lost(self, error: Exception | None) -> None:
+        self._is_closing = True
+        self._network.forget(self)
+        self._unread.clear()
+        self._on_the_way.clear()
+        if self._protocol is not None:
+            self._loop.call_soon(
+                self._protocol.connection_lost, error, context=self._context.copy()
+            )

@@ -1,0 +1,301 @@
+"""One simulated cluster: its nodes and clients live through faults for some simulated minutes, then
+everything heals, and the history of the clients is judged (`kbroker/testing/history`).
+
+The seed decides everything; a run of the same seed, settings and version does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from kbroker.model import TopicPartition
+from kbroker.simulation.cluster import SimulatedCluster, SimulatedNode
+from kbroker.simulation.consumers import Member, Reader, Reads
+from kbroker.simulation.event_loop import SimulatedLoop
+from kbroker.simulation.faults import CLIENTS, Faults
+from kbroker.simulation.network import SimulatedNetwork
+from kbroker.simulation.process import SimulatedProcess, context_of
+from kbroker.simulation.producers import TransactionalProducer, fetch_committed, produce
+from kbroker.simulation.workload import EVENTS, LEDGER, PARTITIONS, Workload
+from kbroker.testing.cluster_state import (
+    UNAVAILABLE,
+    PartitionState,
+    create_topics,
+    partition_states,
+    unhealed,
+)
+from kbroker.testing.history.operations import Guarantee, ReplicaLog
+from kbroker.testing.history.stored import Fate, stored_records
+from kbroker.testing.history.verdict import anomalies
+
+HEAL_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 180.0
+ASK_EVERY_S: Final = 1.0
+MEMORY_FOLDER: Final = Path("/dev/shm")
+"""Data of the nodes are there where it exists: the simulated nodes wait for no real disk."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """minutes: of simulated time with faults."""
+
+    seed: int = 1
+    nodes: int = 3
+    minutes: float = 1.0
+
+    def line(self) -> str:
+        """The command that does the same again."""
+        minutes = f"{self.minutes:g}"
+        return f"kbroker sim --seed {self.seed} --nodes {self.nodes} --minutes {minutes}"
+
+
+@dataclass
+class Outcome:
+    """anomalies: what must not have happened, a line each. trace: what happened, in order."""
+
+    options: Options
+    anomalies: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    """Of simulated time."""
+    steps: int = 0
+
+    @property
+    def failure_line(self) -> str:
+        """The first anomaly, and how to see it again."""
+        more = len(self.anomalies) - 1
+        others = f" (and {more} more)" if more else ""
+        return f"seed {self.options.seed}: {self.anomalies[0]}{others}; {self.options.line()}"
+
+
+class _Failed(Exception):
+    """Something that ends the run before its time."""
+
+
+class ClusterRun:
+    """See the module. note: told each line of the trace as it is written."""
+
+    def __init__(self, options: Options, note: Callable[[str], None] = lambda line: None) -> None:
+        self.outcome = Outcome(options)
+        self._options = options
+        self._note_line = note
+        self._network = SimulatedNetwork(self._random("network"))
+        self._loop = SimulatedLoop(self._network)
+        self._loop.set_exception_handler(self._loop_exception)
+        self._violation: asyncio.Future[str] = self._loop.create_future()
+
+    def _random(self, purpose: str) -> Random:
+        """A stream of random numbers of its own for each purpose."""
+        return Random(f"{self._options.seed} {purpose}")
+
+    def run(self) -> Outcome:
+        """All of it."""
+        with _folder() as folder:
+            cluster = SimulatedCluster(
+                folder,
+                self._loop,
+                self._random("cluster"),
+                nodes=self._options.nodes,
+                failed=self._node_failed,
+            )
+            try:
+                task = context_of(SimulatedProcess(CLIENTS)).run(
+                    self._loop.create_task, self._live(cluster)
+                )
+                self._loop.run_until_complete(task)
+            except _Failed as failure:
+                self.outcome.anomalies.append(str(failure))
+            finally:
+                self.outcome.seconds = self._loop.time()
+                self.outcome.steps = self._loop.step_count
+                self._end(cluster)
+        return self.outcome
+
+    def _end(self, cluster: SimulatedCluster) -> None:
+        """Close what the nodes hold."""
+
+        async def kill_all() -> None:
+            for node in cluster.nodes.values():
+                node.kill()
+            await self._loop.cancel_all()
+
+        self._loop.set_exception_handler(lambda loop, context: None)
+        self._loop.run_until_complete(kill_all())
+        self._loop.close()
+
+    # -- what is noted ----------------------------------------------------------------------------
+
+    def _note(self, text: str) -> None:
+        line = f"{self._loop.time():9.3f} {text}"
+        self.outcome.trace.append(line)
+        self._note_line(line)
+
+    def _violated(self, text: str) -> None:
+        """What must not happen; ends the run."""
+        self._note(f"violation: {text}")
+        if not self._violation.done():
+            self._violation.set_result(text)
+
+    def _node_failed(self, node: SimulatedNode, error: BaseException) -> None:
+        self._violated(f"{node} has failed: {type(error).__name__}: {error}")
+
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Any: asyncio's."""
+        error = context.get("exception")
+        if error is not None:
+            self._violated(f"{context['message']}: {type(error).__name__}: {error}")
+
+    # -- a life -----------------------------------------------------------------------------------
+
+    async def _live(self, cluster: SimulatedCluster) -> None:
+        life = self._loop.create_task(self._life(cluster))
+        await asyncio.wait([life, self._violation], return_when=asyncio.FIRST_COMPLETED)
+        if self._violation.done():
+            life.cancel()
+            await asyncio.wait([life])
+            raise _Failed(self._violation.result())
+        await life
+
+    async def _life(self, cluster: SimulatedCluster) -> None:
+        workload = Workload(
+            cluster.bootstrap_servers, self._random("clients"), self._note, self._violated
+        )
+        for node in cluster.nodes.values():
+            node.start()
+        topics = {EVENTS: PARTITIONS, LEDGER: PARTITIONS}
+        await create_topics(cluster.bootstrap_servers, topics, min(self._options.nodes, 3))
+        readers = _consumers(workload)
+        async with asyncio.TaskGroup() as clients:
+            reading = [clients.create_task(reader.run()) for reader in readers]
+            writing = [clients.create_task(writer) for writer in _writers(workload)]
+            faults = Faults(cluster, self._network, self._random("faults"), self._note)
+            striking = clients.create_task(faults.run())
+            await asyncio.sleep(self._options.minutes * 60)
+            striking.cancel()
+            await faults.heal()
+            self._note("everything heals")
+            workload.is_stopping = True
+            await asyncio.wait_for(asyncio.gather(*writing), STOP_TIMEOUT_S)
+            states = await self._healed(cluster)
+            await self._everything_read(cluster, states, [reader.reads for reader in readers])
+            for task in reading:
+                task.cancel()
+        await self._judge(cluster, workload)
+        self.outcome.counts = workload.counts + faults.counts
+
+    async def _until(
+        self, problems: Callable[[], Coroutine[Any, Any, Sequence[str]]], what: str
+    ) -> None:
+        """Until there is no problem. Raises _Failed."""
+        deadline_s = self._loop.time() + HEAL_TIMEOUT_S
+        while found := await problems():
+            if self._loop.time() > deadline_s:
+                shown = "; ".join(found[:5])
+                raise _Failed(f"not {what} within {HEAL_TIMEOUT_S:.0f} s: {shown}")
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _healed(self, cluster: SimulatedCluster) -> dict[TopicPartition, PartitionState]:
+        """All replicas are in sync, and no transaction is open. Returns the partitions."""
+        states: dict[TopicPartition, PartitionState] = {}
+        replicas = min(self._options.nodes, 3)
+
+        async def problems() -> Sequence[str]:
+            try:
+                states.update(await partition_states(cluster.bootstrap_servers))
+            except UNAVAILABLE as error:
+                return [str(error)]
+            return unhealed(states, replicas)
+
+        await self._until(problems, "healed")
+        return states
+
+    async def _everything_read(
+        self,
+        cluster: SimulatedCluster,
+        states: dict[TopicPartition, PartitionState],
+        readers: Sequence[Reads],
+    ) -> None:
+        """Each reader and each group has read everything that it may see."""
+        ends: dict[TopicPartition, int] = {}
+        for partition, state in states.items():
+            if partition.topic in (EVENTS, LEDGER):
+                node = cluster.nodes[min(state.isr)]
+                log = node.log_bytes(str(partition))
+                records = stored_records(log, state.high_watermark)
+                visible = [record.offset for record in records if record.fate is Fate.COMMITTED]
+                ends[partition] = visible[-1] if visible else -1
+
+        async def problems() -> Sequence[str]:
+            latest: dict[str, dict[TopicPartition, int]] = {}
+            for reader in readers:
+                found = latest.setdefault(reader.group or reader.name, {})
+                for partition, offset in reader.latest.items():
+                    found[partition] = max(found.get(partition, -1), offset)
+            groups = {reader.group for reader in readers}
+            return [
+                f"{name} has read {partition} up to {found.get(partition, -1)} of {end}"
+                for name, found in latest.items()
+                for partition, end in ends.items()
+                if found.get(partition, -1) < end
+                and (partition.topic == EVENTS or name not in groups)
+            ]
+
+        await self._until(problems, "everything read")
+
+    async def _judge(self, cluster: SimulatedCluster, workload: Workload) -> None:
+        history = workload.history
+        states = await self._healed(cluster)
+        for partition, state in states.items():
+            history.replicas[partition] = {
+                str(cluster.nodes[each]): ReplicaLog(
+                    cluster.nodes[each].log_bytes(str(partition)), state.high_watermark
+                )
+                for each in sorted(state.isr)
+            }
+        for group in sorted({commit.group for commit in history.commits}):
+            places = {commit.partition for commit in history.commits if commit.group == group}
+            await fetch_committed(workload, group, sorted(places))
+        self.outcome.anomalies += anomalies(history)
+
+
+def _writers(workload: Workload) -> Iterator[Coroutine[Any, Any, None]]:
+    yield produce(workload, "idempotent-1", Guarantee.IDEMPOTENT)
+    yield produce(workload, "idempotent-2", Guarantee.IDEMPOTENT)
+    yield produce(workload, "plain", Guarantee.AT_LEAST_ONCE)
+    yield TransactionalProducer(workload, "transactional-1", is_new_protocol=True).run()
+    yield TransactionalProducer(workload, "transactional-2", is_new_protocol=False).run()
+
+
+def _consumers(workload: Workload) -> list[Member | Reader]:
+    return [
+        Member(workload, "member-1", "group"),
+        Member(workload, "member-2", "group"),
+        Reader(workload, "reader", committed_only=False),
+        Reader(workload, "committed-reader", committed_only=True),
+    ]
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A temporary folder."""
+    where = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="kbroker-sim-", dir=where))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def run_seed(options: Options, note: Callable[[str], None] = lambda line: None) -> Outcome:
+    """The outcome of a seed."""
+    return ClusterRun(options, note).run()
