@@ -203,6 +203,19 @@ REASONS: Mapping[str, Reason] = {
     "testing/pytest_plugin.py": Reason(
         "testing/test_embedded.py", "fixtures, which that test is given"
     ),
+    "testing/history/__init__.py": Reason("testing/history/test_verdict.py", "a docstring"),
+    "simulation/process.py": Reason(
+        "simulation/test_event_loop.py",
+        "a value: what the loop does with the callbacks of a process is tested there",
+    ),
+    "simulation/producers.py": Reason(
+        "simulation/test_run.py",
+        "clients: every seed has their records and transactions judged",
+    ),
+    "simulation/consumers.py": Reason(
+        "simulation/test_run.py",
+        "clients: every seed has what they read and commit judged",
+    ),
     "log/cleaner/compaction.py": Reason(
         "log/cleaner/test_cleaner.py",
         "the rules of which records remain, each shown on a log that is cleaned",

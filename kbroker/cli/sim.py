@@ -1,4 +1,4 @@
-"""`kbroker sim`: a whole cluster on simulated time, with faults, and a verdict on what its clients saw."""
+"""`kbroker sim`: a whole cluster on simulated time, with faults, and a verdict on its clients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from kbroker.simulation.run import Outcome
 
 EPILOG = """
-The nodes are those that `kbroker serve` runs. Time, network and threads are simulated, so ten minutes
-take about one, and a run of the same seed does the same again. Nodes are killed, stopped, paused and
-cut off from each other and from clients, while producers, transactional producers, a group and
-readers work. Then everything heals, and the verdict follows: whether each acknowledged record is
-there, once and in order, at the same offset for every reader; whether transactions are visible as a
-whole or not at all; whether committed offsets went back; whether the replicas have the same bytes.
+The nodes are those that `kbroker serve` runs. Time, network and threads are simulated, so ten
+minutes take about one, and a run of the same seed does the same again. Nodes are killed, stopped,
+paused and cut off from each other and from clients, while producers, transactional producers, a
+group and readers work. Then everything heals, and the verdict follows: whether each acknowledged
+record is there, once and in order, at the same offset for every reader; whether transactions are
+visible as a whole or not at all; whether committed offsets went back; whether the replicas have the
+same bytes.
 
 \b
 Examples:

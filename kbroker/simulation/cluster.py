@@ -1,6 +1,6 @@
-"""The nodes of a simulated cluster: each is the node that `kbroker serve` runs, on a simulated loop,
-network and clock, with its data in real files. A kill keeps what was written to them, as the death
-of a process does.
+"""The nodes of a simulated cluster: each is the node that `kbroker serve` runs, on a simulated
+loop, network and clock, with its data in real files. A kill keeps what was written to them, as the
+death of a process does.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def replication_settings(nodes: int) -> dict[str, str]:
 
 
 class SimulatedNode:
-    """One node, over several lives. failed: told of an error after which the node must not
+    """One node, over several lives. failed: told of the node and an error after which it must not
     continue, and which no fault explains.
     """
 
@@ -79,7 +79,7 @@ class SimulatedNode:
         config: BrokerConfig,
         loop: SimulatedLoop,
         random: Random,
-        failed: Callable[[BaseException], None],
+        failed: Callable[[SimulatedNode, BaseException], None],
     ) -> None:
         self.id = node_id
         self.config = config
@@ -118,7 +118,7 @@ class SimulatedNode:
             logger.warning("node %d cannot start: %s", self.id, error)
             self._loop.call_later(RESTART_S, self._start_again, context=Context())
             return
-        self._failed(await broker.wait_failed())
+        self._failed(self, await broker.wait_failed())
 
     def _start_again(self) -> None:
         if self._is_wanted:
@@ -208,7 +208,7 @@ class SimulatedCluster:
                 config,
                 loop,
                 Random(random.random()),
-                lambda error, node_id=node_id: failed(self.nodes[node_id], error),  # type: ignore[misc]  # bound now
+                failed,
             )
 
 

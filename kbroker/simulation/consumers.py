@@ -122,7 +122,9 @@ class Reader:
     async def run(self) -> None:
         """Until it is cancelled."""
         places = [
-            TopicPartition(topic, index) for topic in (EVENTS, LEDGER) for index in range(PARTITIONS)
+            TopicPartition(topic, index)
+            for topic in (EVENTS, LEDGER)
+            for index in range(PARTITIONS)
         ]
         positions = dict.fromkeys(places, 0)
         config = ConsumerConfig(isolation_level=self._isolation_level, auto_offset_reset="none")

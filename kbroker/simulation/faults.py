@@ -74,7 +74,7 @@ class Faults:
         task.add_done_callback(lambda done: self._affected.pop(node.id, None))
 
     async def _strike(self, node: SimulatedNode, kind: Kind, seconds: float) -> None:
-        cuts = self._cuts(node.id, kind)
+        cuts = self.cuts_of(node.id, kind)
         try:
             if kind is Kind.KILL:
                 node.kill()
@@ -97,7 +97,7 @@ class Faults:
                 node.start()
             self._note(f"{node} is well again")
 
-    def _cuts(self, node: int, kind: Kind) -> list[tuple[int, int]]:
+    def cuts_of(self, node: int, kind: Kind) -> list[tuple[int, int]]:
         """From whom nothing reaches whom."""
         others = [each for each in sorted(self._nodes) if each != node]
         out = [(node, other) for other in others]

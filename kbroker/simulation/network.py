@@ -1,6 +1,7 @@
-"""The network of a simulated cluster: connections whose bytes arrive late, in order and in pieces of
-any size; a cut, of one direction or of both, holds them back until it is healed, as retransmission
-does. A process that is killed resets its connections. All addresses are ports of one host.
+"""The network of a simulated cluster: connections whose bytes arrive late, in order and in pieces
+of any size; a cut, of one direction or of both, holds them back until it is healed, as
+retransmission does. A process that is killed resets its connections. All addresses are ports of one
+host.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Simulated producers: idempotent ones, transactional ones, and ones that are neither. One batch is in
-flight at a time; it is sent again, as it is, until it is acknowledged.
+"""Simulated producers: idempotent ones, transactional ones, and ones that are neither. One batch is
+in flight at a time; it is sent again, as it is, until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from kbroker.simulation.workload import EVENTS, LEDGER, PARTITIONS, REQUEST_TIMEOUT_S, Workload, persist
+from kbroker.simulation.workload import (
+    EVENTS,
+    LEDGER,
+    PARTITIONS,
+    REQUEST_TIMEOUT_S,
+    Workload,
+    persist,
+)
 from kbroker.testing.cluster_state import committed_offsets
 from kbroker.testing.history.operations import (
     Ending,

@@ -44,7 +44,7 @@ class InlineExecutor(Executor):
 
 
 class SimulatedOffload:
-    """`ports.ClosableOffload`: work is done on the loop a moment later, one piece after the other."""
+    """`ports.ClosableOffload`: work is done on the loop a moment later, in order."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []

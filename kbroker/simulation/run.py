@@ -164,7 +164,10 @@ class ClusterRun:
             life.cancel()
             await asyncio.wait([life])
             raise _Failed(self._violation.result())
-        await life
+        try:
+            await life
+        except BaseExceptionGroup as group:
+            raise _Failed(_text_of(group)) from group
 
     async def _life(self, cluster: SimulatedCluster) -> None:
         workload = Workload(
@@ -185,13 +188,19 @@ class ClusterRun:
             await faults.heal()
             self._note("everything heals")
             workload.is_stopping = True
-            await asyncio.wait_for(asyncio.gather(*writing), STOP_TIMEOUT_S)
+            await self._written(writing)
             states = await self._healed(cluster)
             await self._everything_read(cluster, states, [reader.reads for reader in readers])
             for task in reading:
                 task.cancel()
         await self._judge(cluster, workload)
         self.outcome.counts = workload.counts + faults.counts
+
+    async def _written(self, writing: Sequence[asyncio.Task[None]]) -> None:
+        """The writers have ended what they had begun. Raises _Failed."""
+        _, late = await asyncio.wait(writing, timeout=STOP_TIMEOUT_S)
+        if late:
+            raise _Failed(f"{len(late)} writers do not end within {STOP_TIMEOUT_S:.0f} s")
 
     async def _until(
         self, problems: Callable[[], Coroutine[Any, Any, Sequence[str]]], what: str
@@ -266,6 +275,13 @@ class ClusterRun:
             places = {commit.partition for commit in history.commits if commit.group == group}
             await fetch_committed(workload, group, sorted(places))
         self.outcome.anomalies += anomalies(history)
+
+
+def _text_of(error: BaseException) -> str:
+    """What went wrong first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) if isinstance(error, _Failed) else f"{type(error).__name__}: {error}"
 
 
 def _writers(workload: Workload) -> Iterator[Coroutine[Any, Any, None]]:

@@ -1,4 +1,4 @@
-"""What the clients of a simulated cluster share: where it is, what they have done, when they end."""
+"""What the clients of a simulated cluster share: where it is, what they did, when they end."""
 
 from __future__ import annotations
 

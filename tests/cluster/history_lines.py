@@ -1,13 +1,14 @@
 """The lines of clients that produce and consume, and the history that is made of them.
 
-    send VALUE [TRANSACTION]                              a record is about to be sent
-    stored VALUE OFFSET                                   it was acknowledged; -1: no offset was told
+    send VALUE [TRANSACTION]                    a record is about to be sent
+    stored VALUE OFFSET                         it was acknowledged; -1: no offset was told
     begin TRANSACTION
     commit TRANSACTION MS, abort TRANSACTION MS           its end was acknowledged, at that time
     read SESSION TOPIC PARTITION OFFSET VALUE
-    committing GROUP TOPIC PARTITION OFFSET MS [TRANSACTION]   an offset is about to be committed
-    committed GROUP TOPIC PARTITION OFFSET MS             that was acknowledged
-    fetched GROUP TOPIC PARTITION OFFSET MS MS            a committed offset; -1: there was none
+    committing GROUP TOPIC PARTITION OFFSET MS [TRANSACTION]
+                                                an offset is about to be committed
+    committed GROUP TOPIC PARTITION OFFSET MS   that was acknowledged
+    fetched GROUP TOPIC PARTITION OFFSET MS MS  a committed offset; -1: there was none
 
 Any other line is a remark. Times are of the machine's monotonic clock, in ms. A value says what is
 known of its record: PRODUCER:EPOCH:TOPIC:PARTITION:SEQUENCE. A record's bytes go on after a space.

@@ -1,5 +1,6 @@
-"""Clients of a cluster, each a process in the client's network. What their lines mean is a `Sink`'s:
-here, of clients that change the metadata; of those that produce and consume, in `history_lines`.
+"""Clients of a cluster, each a process in the client's network. What their lines mean is a
+`Sink`'s: here, of clients that change the metadata; of those that produce and consume, in
+`history_lines`.
 """
 
 from __future__ import annotations

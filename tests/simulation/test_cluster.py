@@ -1,0 +1,108 @@
+"""Simulated nodes begin, are killed, paused and stopped, and begin again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kbroker.client.cluster import Client
+from kbroker.client.producer import Producer, ProducerConfig
+from kbroker.model import TopicPartition
+from kbroker.testing.cluster_state import create_topics, partition_states, unhealed
+from tests.simulation.worlds import SimulatedWorld
+
+EVENTS = TopicPartition("events", 0)
+
+
+async def begin(world: SimulatedWorld) -> None:
+    """All nodes are there, and `events` has one partition on three of them."""
+    for node in world.cluster.nodes.values():
+        node.start()
+    await create_topics(world.bootstrap, {"events": 1}, 3)
+
+
+async def write(world: SimulatedWorld, value: bytes) -> int:
+    """Produce a record. Returns its offset."""
+    async with (
+        Client(world.bootstrap, timeout_s=3) as client,
+        Producer(client, ProducerConfig(idempotent=True)) as producer,
+    ):
+        return (await producer.send_and_wait("events", value, partition=0)).offset
+
+
+async def healed(world: SimulatedWorld) -> None:
+    for _ in range(60):
+        if not unhealed(await partition_states(world.bootstrap), 3):
+            return
+        await asyncio.sleep(1)
+    raise AssertionError("not healed")
+
+
+async def leader(world: SimulatedWorld) -> int:
+    async with Client(world.bootstrap, timeout_s=3) as client:
+        return await client.leader(EVENTS)
+
+
+def test_a_killed_leader_is_replaced_and_comes_back_with_its_data(tmp_path: Path) -> None:
+    world = SimulatedWorld(tmp_path)
+
+    async def script() -> None:
+        await begin(world)
+        assert await write(world, b"one") == 0
+        first = world.cluster.nodes[await leader(world)]
+        first.kill()
+        assert not first.is_running
+        assert await write(world, b"two") == 1
+        assert await leader(world) != first.id
+        first.start()
+        await healed(world)
+        assert first.lives == 2
+        logs = {node.log_bytes(str(EVENTS)) for node in world.cluster.nodes.values()}
+        assert len(logs) == 1 and b"one" in min(logs) and b"two" in min(logs)
+
+    world.run(script)
+
+
+def test_a_paused_leader_is_replaced(tmp_path: Path) -> None:
+    world = SimulatedWorld(tmp_path)
+
+    async def script() -> None:
+        await begin(world)
+        first = world.cluster.nodes[await leader(world)]
+        first.pause()
+        assert not first.is_running
+        await asyncio.sleep(6)
+        assert await write(world, b"one") == 0
+        first.resume()
+        await healed(world)
+        assert first.lives == 1
+
+    world.run(script)
+
+
+def test_a_node_that_stops_in_order_hands_over_its_leaderships(tmp_path: Path) -> None:
+    world = SimulatedWorld(tmp_path)
+
+    async def script() -> None:
+        await begin(world)
+        first = world.cluster.nodes[await leader(world)]
+        await first.stop()
+        assert not first.is_running
+        assert await leader(world) != first.id
+        first.start()
+        await healed(world)
+
+    world.run(script)
+
+
+def test_more_than_three_nodes_have_three_controllers(tmp_path: Path) -> None:
+    world = SimulatedWorld(tmp_path, nodes=5)
+    roles = [node.config.get_string("process.roles") for node in world.cluster.nodes.values()]
+    assert roles == ["broker,controller"] * 3 + ["broker"] * 2
+
+    async def script() -> None:
+        await begin(world)
+        await healed(world)
+        assert world.cluster.nodes[5].metadata_log_bytes()
+
+    world.run(script)

@@ -1,0 +1,92 @@
+"""Whole clusters by seed: no anomaly, the same each time, and defects that are found. A failed seed
+is one line, with the command that does the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from kbroker.simulation.run import Options, Outcome, run_seed
+from tests.simulation.mutants import MUTANTS
+
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
+
+SEEDS = 12
+SEEDS_PER_TEST = 3
+SLOW_SEEDS = 2_000
+SLOW_SEEDS_PER_TEST = 20
+MINUTES = 0.25
+FIND_WITHIN = 60
+
+
+def run_seeds(first: int, count: int) -> None:
+    """Run them; the failures are reported as their lines, without a traceback."""
+    failures = []
+    for seed in range(first, first + count):
+        outcome = run_seed(Options(seed=seed, minutes=MINUTES))
+        if outcome.anomalies:
+            failures.append(outcome.failure_line)
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_no_anomaly(first: int) -> None:
+    run_seeds(first, SEEDS_PER_TEST)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(SEEDS, SLOW_SEEDS, SLOW_SEEDS_PER_TEST))
+def test_no_anomaly_in_many_seeds(first: int) -> None:
+    run_seeds(first, min(SLOW_SEEDS_PER_TEST, SLOW_SEEDS - first))
+
+
+@pytest.mark.slow
+def test_no_anomaly_in_a_long_life_of_five_nodes() -> None:
+    outcome = run_seed(Options(seed=1, nodes=5, minutes=5))
+    assert outcome.anomalies == []
+    assert min(outcome.counts[kind] for kind in ("killed", "paused", "stopped in order")) > 0
+
+
+def test_a_seed_does_the_same_each_time() -> None:
+    def life(seed: int) -> Outcome:
+        return run_seed(Options(seed=seed, minutes=0.1))
+
+    one, again, other = life(3), life(3), life(4)
+    assert (one.trace, one.steps, one.counts) == (again.trace, again.steps, again.counts)
+    assert one.trace != other.trace
+
+
+def test_everything_is_done_in_some_seed() -> None:
+    outcome = run_seed(Options(seed=2, minutes=0.25))
+    for name in (
+        "records acknowledged",
+        "records read",
+        "commits",
+        "committed offsets fetched",
+        "transactions committed",
+        "transactions aborted",
+    ):
+        assert outcome.counts[name] > 0, outcome.counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    mutant: Callable[[], AbstractContextManager[object]] = MUTANTS[name]
+    with mutant():
+        for seed in range(FIND_WITHIN):
+            if run_seed(Options(seed=seed, minutes=MINUTES)).anomalies:
+                return
+    pytest.fail(f"{name} is not found by {FIND_WITHIN} seeds", pytrace=False)
+
+
+def test_a_failure_is_one_line_with_the_command_that_replays_it() -> None:
+    outcome = Outcome(Options(seed=7, minutes=0.5), anomalies=["this is wrong", "that too"])
+    assert outcome.failure_line == (
+        "seed 7: this is wrong (and 1 more); kbroker sim --seed 7 --nodes 3 --minutes 0.5"
+    )
