@@ -203,7 +203,6 @@ REASONS: Mapping[str, Reason] = {
     "testing/pytest_plugin.py": Reason(
         "testing/test_embedded.py", "fixtures, which that test is given"
     ),
-    "testing/history/__init__.py": Reason("testing/history/test_verdict.py", "a docstring"),
     "simulation/process.py": Reason(
         "simulation/test_event_loop.py",
         "a value: what the loop does with the callbacks of a process is tested there",

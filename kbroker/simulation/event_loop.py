@@ -148,7 +148,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle.run()
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # as asyncio does
             self.call_exception_handler(
                 {"message": f"exception in {handle!r}", "exception": error, "handle": handle}
             )

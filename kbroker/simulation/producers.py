@@ -43,7 +43,7 @@ from kbroker.testing.history.operations import (
     SentRecord,
 )
 
-MEAN_PAUSE_S: Final = 0.15
+MEAN_PAUSE_S: Final = 0.25
 MOST_RECORDS: Final = 4
 ABORT_SHARE: Final = 0.25
 GIVE_UP_SHARE: Final = 0.05
@@ -232,6 +232,7 @@ class TransactionalProducer:
         transaction = f"{self._name}-{self._count}"
         workload.history.begin(transaction)
         ending = Ending.ABORTED if random.random() < ABORT_SHARE else Ending.COMMITTED
+        has_failed = False
         try:
             for index in random.sample(range(PARTITIONS), random.randint(1, PARTITIONS)):
                 partition = TopicPartition(LEDGER, index)
@@ -242,7 +243,7 @@ class TransactionalProducer:
                 await self._commit_offset(client, transaction)
         except KafkaError as error:
             workload.note(f"{transaction} is aborted: {error}")
-            ending = Ending.ABORTED
+            ending, has_failed = Ending.ABORTED, True
         if random.random() < GIVE_UP_SHARE:
             return False
         await self._end(client, committed=ending is Ending.COMMITTED)
@@ -250,7 +251,8 @@ class TransactionalProducer:
         workload.counts[f"transactions {ending.value}"] += 1
         if self._count % FETCH_EVERY == 0:
             await fetch_committed(workload, self._name, [OFFSETS_PLACE])
-        return True
+        # Without a new epoch the sequence of a batch that may be stored cannot be used again.
+        return self._is_new_protocol or not has_failed
 
     async def _add_partition(self, client: Client, partition: TopicPartition) -> None:
         request = AddPartitionsToTxnRequest(

@@ -14,11 +14,11 @@ from tests.simulation.mutants import MUTANTS
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 
-SEEDS = 12
-SEEDS_PER_TEST = 3
-SLOW_SEEDS = 2_000
-SLOW_SEEDS_PER_TEST = 20
-MINUTES = 0.25
+SEEDS = 40
+SEEDS_PER_TEST = 5
+SLOW_SEEDS = 5_000
+SLOW_SEEDS_PER_TEST = 50
+MINUTES = 0.1
 FIND_WITHIN = 60
 
 
