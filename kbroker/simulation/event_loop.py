@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from kbroker.simulation.network import SimulatedNetwork, SimulatedServer
 from kbroker.simulation.process import PROCESS, SimulatedProcess
@@ -85,8 +85,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_soon(
         self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> SimulatedHandle:
         """See asyncio."""
@@ -96,8 +96,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_soon_threadsafe(
         self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> SimulatedHandle:
         """See asyncio. There is one thread."""
@@ -106,8 +106,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> SimulatedHandle:
         """See asyncio."""
@@ -183,8 +183,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # -- threads ----------------------------------------------------------------------------------
 
-    def run_in_executor(  # type: ignore[override]  # asyncio has the future in two types
-        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
         """See asyncio. The executor is not used."""
         future: asyncio.Future[T] = self.create_future()
@@ -224,7 +224,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         protocol.connection_made(transport)
         return transport, protocol
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         """Nothing: there are no descriptors to wait for."""
 
     def remove_reader(self, fd: Any) -> bool:

@@ -221,9 +221,11 @@ class SimulatedNetwork:
         self._cuts.discard((source, target))
         for transport in list(self._transports):
             peer = transport.peer
-            if transport.process.node_id == target and peer is not None:
-                if peer.process.node_id == source:
-                    transport.continue_after_cut()
+            if peer is not None and (peer.process.node_id, transport.process.node_id) == (
+                source,
+                target,
+            ):
+                transport.continue_after_cut()
 
     def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
         """Whether nothing of source reaches target."""
@@ -278,7 +280,7 @@ class SimulatedTransport(asyncio.Transport):
             raise RuntimeError("a connection without a protocol")
         return self._protocol
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """See asyncio."""
         if self._is_closing or self.peer is None:
             return

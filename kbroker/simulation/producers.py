@@ -152,9 +152,7 @@ class BatchWriter:
         return answer.base_offset
 
 
-async def _init_producer_id(
-    workload: Workload, client: Client, writer: BatchWriter
-) -> None:
+async def _init_producer_id(workload: Workload, client: Client, writer: BatchWriter) -> None:
     """A producer id for the writer, or the next epoch of its transactional id."""
     transactional_id = writer.transactional_id
     request = InitProducerIdRequest(
@@ -217,7 +215,7 @@ class TransactionalProducer:
             try:
                 async with workload.client(self._name) as client:
                     await _init_producer_id(workload, client, self._writer)
-                    while not workload.is_stopping and await self._transact(client):
+                    while await self._transact(client) and not workload.is_stopping:
                         await workload.pause(MEAN_PAUSE_S)
             except (KafkaError, StartupError) as error:
                 workload.note(f"{self._name} begins anew: {error}")

@@ -116,5 +116,3 @@ class SimulatedResources(NodeResources):
         """The clock of work that is cut into slices: each look at it is a step of that work."""
         self._computing_s += STEP_S
         return self._computing_s
-
-

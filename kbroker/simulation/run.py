@@ -158,8 +158,9 @@ class ClusterRun:
     # -- a life -----------------------------------------------------------------------------------
 
     async def _live(self, cluster: SimulatedCluster) -> None:
-        life = self._loop.create_task(self._life(cluster))
-        await asyncio.wait([life, self._violation], return_when=asyncio.FIRST_COMPLETED)
+        life: asyncio.Future[None] = self._loop.create_task(self._life(cluster))
+        ends: list[asyncio.Future[Any]] = [life, self._violation]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self._violation.done():
             life.cancel()
             await asyncio.wait([life])

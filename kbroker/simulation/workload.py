@@ -59,9 +59,7 @@ class Workload:
 
     def client(self, client_id: str) -> Client:
         """A client of the cluster."""
-        return Client(
-            self.bootstrap_servers, client_id=client_id, timeout_s=REQUEST_TIMEOUT_S
-        )
+        return Client(self.bootstrap_servers, client_id=client_id, timeout_s=REQUEST_TIMEOUT_S)
 
     async def pause(self, mean_s: float) -> None:
         """Wait for a time that is drawn."""

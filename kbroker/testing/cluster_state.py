@@ -72,8 +72,7 @@ async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionStat
         ends = await client.list_offsets(latest)
         stable = await client.list_offsets(latest, isolation_level=READ_COMMITTED)
         return {
-            each: PartitionState(isr[each], ends[each].offset, stable[each].offset)
-            for each in isr
+            each: PartitionState(isr[each], ends[each].offset, stable[each].offset) for each in isr
         }
 
 

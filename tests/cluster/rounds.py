@@ -28,7 +28,7 @@ from tests.cluster import data_run, metadata_run
 from tests.cluster.faults import possible_kinds
 from tests.cluster.network import network_problem
 from tests.cluster.run import Run, Summary
-from tests.cluster.schedule import Kind, Round, draw_schedule
+from tests.cluster.schedule import Kind, draw_schedule
 
 CHECK_EVERY: Final = 10
 

@@ -157,9 +157,7 @@ class Run(ABC):
             return all(ends.get(node, -1) >= high_watermark for node in nodes)
 
         self.wait(have_caught_up, lambda: f"all nodes fetch up to offset {high_watermark}")
-        logs = {
-            str(node): log_bytes(node, METADATA_FOLDER) for node in self.cluster.nodes.values()
-        }
+        logs = {str(node): log_bytes(node, METADATA_FOLDER) for node in self.cluster.nodes.values()}
         return check_equal_logs(logs, high_watermark)
 
 

@@ -70,7 +70,9 @@ class ListenerServer:
         self._backlog = backlog
         self._server: asyncio.Server | None = None
         try:
-            self._socket = (bind or bind_socket)(host, port, send_buffer_bytes, receive_buffer_bytes)
+            self._socket = (bind or bind_socket)(
+                host, port, send_buffer_bytes, receive_buffer_bytes
+            )
         except OSError as error:
             raise _startup_error(name, host, port, error) from error
         self.bound = BoundListener(name, host, self._socket.getsockname()[1], security_protocol)

@@ -26,9 +26,7 @@ def check_committed_offsets(history: History) -> Iterator[str]:
             yield f"group {fetch.group} of {fetch.partition}: {found} was fetched, {problem}"
 
 
-def _problem(
-    history: History, fetch: OffsetFetch, commits: Sequence[OffsetCommit]
-) -> str | None:
+def _problem(history: History, fetch: OffsetFetch, commits: Sequence[OffsetCommit]) -> str | None:
     """Why the fetch cannot have found its offset; None if it can."""
     acknowledged = [
         commit for commit in commits if _ended_ms(history, commit, fetch) < fetch.began_ms

@@ -92,8 +92,7 @@ def check_transactions(history: History, contents: Contents) -> Iterator[str]:
         (partition, sent.transaction)
         for partition, records in contents.items()
         for record in records
-        if record.fate is Fate.OPEN
-        and (sent := history.sent.get(record.value)) is not None
+        if record.fate is Fate.OPEN and (sent := history.sent.get(record.value)) is not None
     )
     for (partition, name), count in left_open.items():
         yield f"{partition}: transaction {name} was never ended there ({count} records are open)"

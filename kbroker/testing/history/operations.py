@@ -159,4 +159,3 @@ class History:
     def deleted_below(self, partition: TopicPartition) -> int:
         """The offset below which records may be missing."""
         return self.deleted.get(partition, 0)
-
