@@ -31,7 +31,7 @@ from kbroker.testing.history.verdict import anomalies
 from spark_jobs.java import java_problem
 from tests.cluster.cluster import CLIENT, Cluster
 from tests.cluster.data_load import END_TIMEOUT_S, EVENTS, LEDGER, PARTITIONS, now_ms
-from tests.cluster.history_lines import HistoryLines, SharedHistory
+from tests.cluster.history_lines import HistoryLines, SharedHistory, value_of
 from tests.cluster.loads import ClientProcess, java_command
 from tests.cluster.run import Run, Summary, log_bytes
 
@@ -151,10 +151,16 @@ class DataRun(Run):
 
     # -- checks -----------------------------------------------------------------------------------
 
+    def _anomalies(self) -> list[str]:
+        def value(data: bytes) -> bytes:
+            return value_of(data).encode()
+
+        return anomalies(self._shared.history, value_of=value)
+
     def check_clients(self) -> None:
         """What was read and acknowledged until now does not contradict itself."""
         with self._shared.lock:
-            _require_none(anomalies(self._shared.history))
+            _require_none(self._anomalies())
         self.check_metadata_logs()
 
     def finish(self) -> Summary:
@@ -173,7 +179,7 @@ class DataRun(Run):
                 for node in self.cluster.nodes.values()
             }
         self._fetch_committed_offsets()
-        _require_none(anomalies(history))
+        _require_none(self._anomalies())
         self.observe_leaders()
         equal = self.check_metadata_logs() + sum(
             min(len(replica.batches) for replica in replicas.values())

@@ -27,7 +27,9 @@ async def write(world: SimulatedWorld, value: bytes) -> int:
         Client(world.bootstrap, timeout_s=3) as client,
         Producer(client, ProducerConfig(idempotent=True)) as producer,
     ):
-        return (await producer.send_and_wait("events", value, partition=0)).offset
+        # Without a timestamp it would be the time of the machine that runs the test.
+        sent = await producer.send_and_wait("events", value, partition=0, timestamp_ms=1)
+        return sent.offset
 
 
 async def healed(world: SimulatedWorld) -> None:

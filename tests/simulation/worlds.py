@@ -47,6 +47,8 @@ class SimulatedWorld:
 
         context = context_of(SimulatedProcess(0))
         task = context.run(self.loop.create_task, whole())
-        self.loop.run_until_complete(task)
-        self.loop.close()
+        try:
+            self.loop.run_until_complete(task)
+        finally:
+            self.loop.close()
         assert not self.failures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from kbroker.model import TopicPartition
@@ -30,20 +30,24 @@ _CONTENT_RULES = (
 )
 
 
-def anomalies(history: History) -> list[str]:
-    """What is wrong with the history, a line for each anomaly; empty if nothing is.
+ValueOf = Callable[[bytes], bytes]
+
+
+def anomalies(history: History, *, value_of: ValueOf = bytes) -> list[str]:
+    """What is wrong with the history, a line for each anomaly; empty if nothing is. value_of: the
+    value, as the history has it, in the bytes of a stored record.
 
     Only partitions whose replicas are in the history and were sent records are checked for lost
     and missed records; replicas of other partitions are compared with each other.
     """
     contents: dict[TopicPartition, list[StoredRecord]] = {}
-    wrong = list(_replica_anomalies(history, contents))
+    wrong = list(_replica_anomalies(history, contents, value_of))
     rules = (rule(history, contents) for rule in _CONTENT_RULES)
     return [*wrong, *chain.from_iterable(rules), *check_committed_offsets(history)]
 
 
 def _replica_anomalies(
-    history: History, contents: dict[TopicPartition, list[StoredRecord]]
+    history: History, contents: dict[TopicPartition, list[StoredRecord]], value_of: ValueOf
 ) -> Iterator[str]:
     """What is wrong with the replicas. contents: gets the records of each partition."""
     topics = {record.partition.topic for record in history.sent.values()}
@@ -57,6 +61,8 @@ def _replica_anomalies(
                 yield f"{partition}: {problem}"
             if partition.topic in topics:
                 longest = max(replicas.values(), key=lambda replica: len(replica.batches))
-                contents[partition] = stored_records(longest.batches, high_watermark)
+                contents[partition] = records = stored_records(longest.batches, high_watermark)
+                for record in records:
+                    record.value = value_of(record.value)
         except KafkaError as error:
             yield f"{partition}: a replica is damaged: {error}"

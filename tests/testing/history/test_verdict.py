@@ -5,6 +5,7 @@ from __future__ import annotations
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.testing.history.operations import ReplicaLog
+from kbroker.testing.history.verdict import anomalies
 from tests.testing.history.histories import EVENTS, right_history
 
 INTERNAL = TopicPartition("__consumer_offsets", 0)
@@ -40,6 +41,16 @@ def test_a_replica_that_is_no_log_is_found() -> None:
     clients.logs[EVENTS].tampered["node 1"] = bytes(damaged)
     (line,) = clients.lines()
     assert line.startswith("events-0: a replica is damaged: ")
+
+
+def test_records_may_have_more_bytes_than_their_values() -> None:
+    clients = right_history()
+    clients.send(b"value")
+    clients.logs[EVENTS].append(b"value and more")
+    (line,) = clients.lines()
+    assert "never sent: b'value and more'" in line
+    wrong = anomalies(clients.history, value_of=lambda data: data.partition(b" ")[0])
+    assert wrong == []
 
 
 def test_without_replicas_nothing_is_said_of_contents() -> None:
