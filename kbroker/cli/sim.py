@@ -39,6 +39,9 @@ def sim(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Run so many seeds, beginning with --seed.")
     ] = 1,
+    transactions: Annotated[
+        bool, typer.Option(help="Whether there are transactional producers.")
+    ] = True,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the verdict only, not what happens.")
     ] = False,
@@ -54,7 +57,7 @@ def sim(
     )
     failed = 0
     for each in range(seed, seed + seeds):
-        options = Options(seed=each, nodes=nodes, minutes=minutes)
+        options = Options(each, nodes, minutes, transactions)
         outcome = run_seed(options, (lambda line: None) if quiet else print)
         print_verdict(outcome)
         failed += bool(outcome.anomalies)

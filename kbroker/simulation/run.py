@@ -46,16 +46,22 @@ MEMORY_FOLDER: Final = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Options:
-    """minutes: of simulated time with faults."""
+    """minutes: of simulated time with faults. transactions: whether there are transactional
+    producers.
+    """
 
     seed: int = 1
     nodes: int = 3
     minutes: float = 1.0
+    transactions: bool = True
 
     def line(self) -> str:
         """The command that does the same again."""
-        minutes = f"{self.minutes:g}"
-        return f"kbroker sim --seed {self.seed} --nodes {self.nodes} --minutes {minutes}"
+        words = ["kbroker sim", f"--seed {self.seed}", f"--nodes {self.nodes}"]
+        words.append(f"--minutes {self.minutes:g}")
+        if not self.transactions:
+            words.append("--no-transactions")
+        return " ".join(words)
 
 
 @dataclass
@@ -181,7 +187,7 @@ class ClusterRun:
         readers = _consumers(workload)
         async with asyncio.TaskGroup() as clients:
             reading = [clients.create_task(reader.run()) for reader in readers]
-            writing = [clients.create_task(writer) for writer in _writers(workload)]
+            writing = [clients.create_task(writer) for writer in self._writers(workload)]
             faults = Faults(cluster, self._network, self._random("faults"), self._note)
             striking = clients.create_task(faults.run())
             await asyncio.sleep(self._options.minutes * 60)
@@ -196,6 +202,14 @@ class ClusterRun:
                 task.cancel()
         await self._judge(cluster, workload)
         self.outcome.counts = workload.counts + faults.counts
+
+    def _writers(self, workload: Workload) -> Iterator[Coroutine[Any, Any, None]]:
+        yield produce(workload, "idempotent-1", Guarantee.IDEMPOTENT)
+        yield produce(workload, "idempotent-2", Guarantee.IDEMPOTENT)
+        yield produce(workload, "plain", Guarantee.AT_LEAST_ONCE)
+        if self._options.transactions:
+            yield TransactionalProducer(workload, "transactional-1", is_new_protocol=True).run()
+            yield TransactionalProducer(workload, "transactional-2", is_new_protocol=False).run()
 
     async def _written(self, writing: Sequence[asyncio.Task[None]]) -> None:
         """The writers have ended what they had begun. Raises _Failed."""
@@ -283,14 +297,6 @@ def _text_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) if isinstance(error, _Failed) else f"{type(error).__name__}: {error}"
-
-
-def _writers(workload: Workload) -> Iterator[Coroutine[Any, Any, None]]:
-    yield produce(workload, "idempotent-1", Guarantee.IDEMPOTENT)
-    yield produce(workload, "idempotent-2", Guarantee.IDEMPOTENT)
-    yield produce(workload, "plain", Guarantee.AT_LEAST_ONCE)
-    yield TransactionalProducer(workload, "transactional-1", is_new_protocol=True).run()
-    yield TransactionalProducer(workload, "transactional-2", is_new_protocol=False).run()
 
 
 def _consumers(workload: Workload) -> list[Member | Reader]:

@@ -99,8 +99,9 @@ def test_a_node_that_stops_in_order_hands_over_its_leaderships(tmp_path: Path) -
 
 def test_more_than_three_nodes_have_three_controllers(tmp_path: Path) -> None:
     world = SimulatedWorld(tmp_path, nodes=5)
-    roles = [node.config.get_string("process.roles") for node in world.cluster.nodes.values()]
-    assert roles == ["broker,controller"] * 3 + ["broker"] * 2
+    configs = [node.config for node in world.cluster.nodes.values()]
+    assert [config.is_controller for config in configs] == [True] * 3 + [False] * 2
+    assert all(config.is_broker for config in configs)
 
     async def script() -> None:
         await begin(world)

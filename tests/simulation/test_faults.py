@@ -46,10 +46,14 @@ def test_a_cut_is_named_by_whom_it_separates(tmp_path: Path) -> None:
     world = SimulatedWorld(tmp_path)
     faults = Faults(world.cluster, world.network, Random(3), lambda note: None)
     out, into = {(1, 2), (1, 3)}, {(2, 1), (3, 1)}
-    assert set(faults.cuts_of(1, Kind.CUT_OUT)) == out
-    assert set(faults.cuts_of(1, Kind.CUT_IN)) == into
-    assert set(faults.cuts_of(1, Kind.CUT)) == out | into
-    assert set(faults.cuts_of(1, Kind.ISOLATE)) == out | into | {(0, 1), (1, 0)}
-    (one, other) = faults.cuts_of(1, Kind.CUT_PAIR)
-    assert one == (1, other[0]) and other[1] == 1
-    assert faults.cuts_of(1, Kind.KILL) == []
+
+    async def script() -> None:
+        assert set(faults.cuts_of(1, Kind.CUT_OUT)) == out
+        assert set(faults.cuts_of(1, Kind.CUT_IN)) == into
+        assert set(faults.cuts_of(1, Kind.CUT)) == out | into
+        assert set(faults.cuts_of(1, Kind.ISOLATE)) == out | into | {(0, 1), (1, 0)}
+        (one, other) = faults.cuts_of(1, Kind.CUT_PAIR)
+        assert one == (1, other[0]) and other[1] == 1
+        assert faults.cuts_of(1, Kind.KILL) == []
+
+    world.run(script)
