@@ -463,7 +463,7 @@ MUTABLE_GLOBALS = {
 CACHED_FUNCTIONS = {
     "kbroker.coordinator.group.membership.metadata_hash._group_hash": "xxh3 of bytes",
     "kbroker.coordinator.group.membership.metadata_hash._topic_hash": "xxh3 of plain values",
-    "kbroker.coordinator.patterns._compiled": "an RE2 pattern of its text; RE2 objects are const",
+    "kbroker.metadata.patterns._compiled": "an RE2 pattern of its text; RE2 objects are const",
     "kbroker.coordinator.runtime.key_hash._cached_hash": "Java's hash of a string",
     "kbroker.coordinator.runtime.key_hash._prefix_code": "Java's hash of a string",
     "kbroker.protocol.response_errors._with_codes": "fields of a class",

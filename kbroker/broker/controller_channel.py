@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.client_quotas import QuotaAlteration, QuotaOutcome
-from kbroker.controller.configs import AlteredResource, Outcome
+from kbroker.controller.configs import Alterations, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.result import ChargePartitions, free_of_charge
@@ -135,6 +135,16 @@ class BrokerChannel(Protocol):
         """AlterPartition: the ISRs that this broker wants for partitions that it leads."""
         ...
 
+    # Settings that it has checked.
+
+    def alter_configs(
+        self, request: Alterations, client: ClientIdentity
+    ) -> Deferred[list[Outcome]]:
+        """AlterConfigs and IncrementalAlterConfigs, in the name of a client; an outcome per
+        resource, in their order. See `kbroker.controller.configs`.
+        """
+        ...
+
     # Topics that it creates.
 
     def create_topics(
@@ -204,12 +214,6 @@ class ControllerChannel(BrokerChannel, Protocol):
         self, request: ListPartitionReassignmentsRequest
     ) -> Deferred[ListPartitionReassignmentsResponse]:
         """ListPartitionReassignments; changes nothing, so that this broker need not catch up."""
-        ...
-
-    def alter_configs(
-        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
-    ) -> Deferred[list[Outcome]]:
-        """AlterConfigs and IncrementalAlterConfigs; see `kbroker.controller.configs`."""
         ...
 
     def update_features(
@@ -378,15 +382,12 @@ class LocalControllerChannel:
         )
 
     def alter_configs(
-        self, resources: Sequence[AlteredResource], *, incremental: bool, validate_only: bool
+        self, request: Alterations, client: ClientIdentity
     ) -> Deferred[list[Outcome]]:
-        """See ControllerChannel."""
+        """See BrokerChannel."""
+        del client  # this node has authorised it
         return self._applied(
-            self._service.submit(
-                lambda controller, now_ms: controller.alter_configs(
-                    resources, incremental=incremental, validate_only=validate_only
-                )
-            )
+            self._service.submit(lambda controller, now_ms: controller.alter_configs(request))
         )
 
     def update_features(

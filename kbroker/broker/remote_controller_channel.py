@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from kbroker.broker.altered_configs import incremental_request, outcomes_of, whole_request
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.node_to_controller import HEARTBEAT, NodeToController
 from kbroker.broker.principal_requests import send_with_principal
 from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.configs import Alterations, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.internal_topics import internal_topic
@@ -35,6 +37,10 @@ from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+)
+from kbroker.protocol.messages.configs import (
+    AlterConfigsResponse,
+    IncrementalAlterConfigsResponse,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.settings.broker import BrokerConfig
@@ -142,6 +148,26 @@ class RemoteControllerChannel:
     def alter_partition(self, request: AlterPartitionRequest) -> Deferred[AlterPartitionResponse]:
         """See BrokerChannel."""
         return self._requests.send(request, AlterPartitionResponse, purpose=PARTITIONS)
+
+    # Settings that the broker has checked.
+
+    def alter_configs(
+        self, request: Alterations, client: ClientIdentity
+    ) -> Deferred[list[Outcome]]:
+        """See BrokerChannel. Fails with UNKNOWN_SERVER_ERROR if an outcome is missing."""
+        named = request.resources
+        if request.incremental:
+            sent = send_with_principal(
+                self._requests,
+                client,
+                incremental_request(request),
+                IncrementalAlterConfigsResponse,
+            )
+            return sent.then(lambda response: outcomes_of(response.responses, named))
+        whole = send_with_principal(
+            self._requests, client, whole_request(request), AlterConfigsResponse
+        )
+        return whole.then(lambda response: outcomes_of(response.responses, named))
 
     # Topics that the broker creates.
 

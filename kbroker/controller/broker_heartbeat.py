@@ -6,21 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from kbroker.controller.broker_sessions import BrokerSessions
 from kbroker.controller.brokers import begin_controlled_shutdown, fence, unfence
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.directories import directories_cordoned, directories_failed
 from kbroker.controller.heartbeats import BrokerControlState, BrokerHeartbeats, Wishes
-from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
+from kbroker.controller.partition_change import (
+    CORDONED_DIRECTORIES_LEVEL,
+    DIRECTORY_ASSIGNMENT_LEVEL,
+)
 from kbroker.controller.result import ControllerResult, DecisionSteps, RecordSteps
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
-
-CORDONED_DIRECTORIES_LEVEL: Final = 30
-"""metadata.version (4.3-IV0) from which registrations have the cordoned directories."""
-
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:

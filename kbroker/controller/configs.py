@@ -1,32 +1,52 @@
-"""AlterConfigs and IncrementalAlterConfigs (KIP-133, KIP-339) of topics and groups: what a request
-makes of the settings that stand, and its records.
+"""AlterConfigs and IncrementalAlterConfigs (KIP-133, KIP-339): what a request makes of the settings
+that stand, and its records.
 
-Each resource has its own outcome; what fails leaves the others alone. What a new topic is created
-with is in `configs`.
+Each resource has its own outcome; what fails leaves the others alone. Settings of brokers are
+checked by the broker that is asked (`settings/dynamic`, in `server/handlers/alter_configs`), which
+knows its own; what is asked of a controller directly is checked key by key. What a new topic is
+created with is in `metadata/configs`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.partition_change import CORDONED_DIRECTORIES_LEVEL
+from kbroker.controller.policies import AlterConfigPolicy, AlteredConfigs, PolicyViolation
+from kbroker.controller.result import ControllerResult, DecisionSteps
+from kbroker.metadata.client_metrics import check_subscription
 from kbroker.metadata.configs import MIN_INSYNC_REPLICAS, check_value_size
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.protocol.schema import Message
+from kbroker.settings.dynamic import check_key
 from kbroker.settings.group_configs import BoundsConfig, validate_group_configs
-from kbroker.settings.group_table import GROUP_KEYS
-from kbroker.settings.keys import ConfigError, ConfigKey, ConfigType, ResourceType
+from kbroker.settings.group_table import CLIENT_METRICS_KEYS, GROUP_KEYS
+from kbroker.settings.keys import (
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    ResourceType,
+    split_list,
+)
+from kbroker.settings.table import BROKER_KEYS
 from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_KEYS
 
+CORDONED: Final = "cordoned.log.dirs"
+MAX_DIGITS: Final = 10
+"""Of the id of a node."""
+
 _KEYS: Final[Mapping[int, Mapping[str, ConfigKey]]] = {
     ResourceType.TOPIC: TOPIC_KEYS,
+    ResourceType.BROKER: BROKER_KEYS,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_KEYS,
     ResourceType.GROUP: GROUP_KEYS,
 }
 
@@ -69,41 +89,56 @@ MAX_ALTERATIONS: Final = 1000
 ALTERED: Final = Outcome(ErrorCode.NONE, None)
 
 
-def alter_configs(
-    image: MetadataImage,
-    broker: BoundsConfig,
-    resources: Sequence[AlteredResource],
-    *,
-    incremental: bool,
-    validate_only: bool,
-) -> ControllerResult[list[Outcome]]:
-    """An outcome per resource, in their order. broker: gives the bounds of group settings.
-
-    incremental: what is not named stays as it is; otherwise it goes.
+@dataclass(frozen=True, slots=True)
+class Alterations:
+    """A request. incremental: what is not named stays as it is; otherwise it goes. from_broker: a
+    broker has checked what concerns its own settings.
     """
-    decide = _incremental if incremental else _whole
-    counts = Counter((resource.resource_type, resource.name) for resource in resources)
+
+    resources: Sequence[AlteredResource]
+    incremental: bool
+    validate_only: bool = False
+    from_broker: bool = True
+
+
+class ConfigContext(NamedTuple):
+    """What alterations are decided on. broker: gives the bounds of group settings."""
+
+    image: MetadataImage
+    broker: BoundsConfig
+    policy: AlterConfigPolicy | None = None
+
+
+def alter_configs(
+    context: ConfigContext, request: Alterations
+) -> DecisionSteps[list[Outcome]]:
+    """An outcome per resource, in their order."""
+    counts = Counter((resource.resource_type, resource.name) for resource in request.resources)
     records: list[Message] = []
     outcomes: list[Outcome] = []
-    for resource in resources:
+    for number, resource in enumerate(request.resources):
+        if number:
+            yield
         try:
             if counts[resource.resource_type, resource.name] > 1:
                 message = "Each resource must appear at most once."
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-            records += _decide_one(image, broker, resource, decide)
+            records += _decide_one(context, request, resource)
         except KafkaError as error:
             outcomes.append(Outcome(error.code, error.message))
         else:
             outcomes.append(ALTERED)
-    if image.elr_enabled:  # what ELR knew under the old minimum is void
+    if context.image.elr_enabled:  # what ELR knew under the old minimum is void
         records += [
-            ClearElrRecord(topic_name=record.resource_name)
+            ClearElrRecord(
+                topic_name=record.resource_name
+                if record.resource_type == ResourceType.TOPIC
+                else ""
+            )
             for record in records
-            if isinstance(record, ConfigRecord)
-            and record.name == MIN_INSYNC_REPLICAS
-            and record.resource_type == ResourceType.TOPIC
+            if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS
         ]
-    return ControllerResult([] if validate_only else records, outcomes)
+    return ControllerResult([] if request.validate_only else records, outcomes)
 
 
 Changes = Mapping[str, str | None]
@@ -111,22 +146,26 @@ Changes = Mapping[str, str | None]
 
 
 def _decide_one(
-    image: MetadataImage,
-    broker: BoundsConfig,
-    resource: AlteredResource,
-    decide: Callable[[AlteredResource, Mapping[str, str]], Changes],
+    context: ConfigContext, request: Alterations, resource: AlteredResource
 ) -> list[Message]:
-    _check_form(resource)
-    standing = image.configs.get((resource.resource_type, resource.name), {})
-    changes = decide(resource, standing)
+    check_form(resource)
+    if resource.resource_type not in _KEYS:
+        message = f"Unknown resource type {resource.resource_type}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    standing = context.image.configs.get((resource.resource_type, resource.name), {})
+    changes = changes_of(resource, standing, incremental=request.incremental)
     values = dict(standing)
     for name, value in changes.items():
+        _check_transition(context.image, resource, standing, name, value, request.from_broker)
         if value is None:
             values.pop(name, None)
         else:
             check_value_size(value)
             values[name] = value
-    _check_values(image, broker, resource, values)
+    _CHECKS[resource.resource_type](context, request, resource, values)
+    _ask_policy(context.policy, resource, changes)
+    # a setting of brokers is written again too: it makes them read files anew (KAFKA-14136)
+    is_of_broker = resource.resource_type == ResourceType.BROKER
     return [
         ConfigRecord(
             resource_type=resource.resource_type,
@@ -135,11 +174,25 @@ def _decide_one(
             value=value,
         )
         for name, value in changes.items()
-        if value != standing.get(name)
+        if is_of_broker or value != standing.get(name)
     ]
 
 
-def _check_form(resource: AlteredResource) -> None:
+def _ask_policy(
+    policy: AlterConfigPolicy | None, resource: AlteredResource, changes: Changes
+) -> None:
+    """Ask about what the request names: what AlterConfigs removes without naming it is not."""
+    if policy is None:
+        return
+    named = {each.name: changes[each.name] for each in resource.alterations}
+    try:
+        policy.validate(AlteredConfigs(resource.resource_type, resource.name, named))
+    except PolicyViolation as violation:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, str(violation)) from violation
+
+
+def check_form(resource: AlteredResource) -> None:
+    """Raises KafkaError for what no resource can be altered with."""
     if len(resource.alterations) > MAX_ALTERATIONS:
         message = f"No resource has more than {MAX_ALTERATIONS} settings."
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
@@ -154,13 +207,47 @@ def _check_form(resource: AlteredResource) -> None:
     if nulls:
         message = f"Null value not supported for : {', '.join(nulls)}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-    if resource.resource_type not in _KEYS:
-        known = resource.resource_type in ResourceType.__members__.values()
-        message = f"Unknown resource type {resource.resource_type}"
-        if known and resource.resource_type != ResourceType.UNKNOWN:
-            kind = ResourceType(resource.resource_type).name
-            message = f"Settings of {kind} resources cannot be altered while running."
-        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+def _check_transition(
+    image: MetadataImage,
+    resource: AlteredResource,
+    standing: Mapping[str, str],
+    name: str,
+    value: str | None,
+    from_broker: bool,
+) -> None:
+    """Raises KafkaError for a change of a broker's setting that the controller cannot allow."""
+    if resource.resource_type != ResourceType.BROKER:
+        return
+    message = ""
+    if name == MIN_INSYNC_REPLICAS and image.elr_enabled:
+        if resource.name:
+            message = f"Broker-level {name} cannot be altered while ELR is enabled."
+        elif value is None:
+            message = f"Cluster-level {name} cannot be removed while ELR is enabled."
+    elif name == CORDONED:
+        if image.metadata_version < CORDONED_DIRECTORIES_LEVEL:
+            message = (
+                f"The {CORDONED} configuration value cannot be set because it requires "
+                "metadata.version >= 4.3-IV0"
+            )
+        elif value and not from_broker:
+            if not set(split_list(value)) <= set(split_list(standing.get(name, ""))):
+                message = (
+                    f"When updating {CORDONED} via controllers,  the new value must be a subset of"
+                    " the current configuration value."
+                )
+    if message:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def changes_of(
+    resource: AlteredResource, standing: Mapping[str, str], *, incremental: bool
+) -> Changes:
+    """New values by name, None for what goes, of a resource of a type that can be altered. Raises
+    KafkaError.
+    """
+    return _incremental(resource, standing) if incremental else _whole(resource, standing)
 
 
 def _incremental(resource: AlteredResource, standing: Mapping[str, str]) -> Changes:
@@ -215,25 +302,89 @@ def _whole(resource: AlteredResource, standing: Mapping[str, str]) -> Changes:
     return changes
 
 
-def _check_values(
-    image: MetadataImage,
-    broker: BoundsConfig,
+def _check_topic(
+    context: ConfigContext,
+    request: Alterations,
     resource: AlteredResource,
     values: Mapping[str, str],
 ) -> None:
-    kind = "topic" if resource.resource_type == ResourceType.TOPIC else "group"
+    del request
     if not resource.name:
-        message = f"Default {kind} resources are not allowed."
+        message = "Default topic resources are not allowed."
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if (reason := name_error(resource.name)) is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
     try:
-        if resource.resource_type == ResourceType.GROUP:
-            validate_group_configs(values, broker)
-            return
-        if (reason := name_error(resource.name)) is not None:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         validate_topic_configs(values)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    if resource.name not in image.topics:
+    if resource.name not in context.image.topics:
         message = f"The topic '{resource.name}' does not exist."
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+
+def _check_group(
+    context: ConfigContext,
+    request: Alterations,
+    resource: AlteredResource,
+    values: Mapping[str, str],
+) -> None:
+    del request
+    if not resource.name:
+        message = "Default group resources are not allowed."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    try:
+        validate_group_configs(values, context.broker)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_broker(
+    context: ConfigContext,
+    request: Alterations,
+    resource: AlteredResource,
+    values: Mapping[str, str],
+) -> None:
+    """The name, as Kafka's controller; the values too if no broker has looked at them."""
+    name = resource.name
+    if name:
+        digits = name.removeprefix("-")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
+        if not is_number or name != str(int(name)):
+            message = "Unable to parse broker name as a base 10 number."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        if int(name) < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid negative broker ID.")
+    if not request.from_broker:
+        for key, value in values.items():
+            try:
+                check_key(key, value, of_broker=bool(name))
+            except ConfigError as error:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    image = context.image
+    if name and int(name) not in image.brokers and int(name) not in image.controllers:
+        message = f"No node with id {name} found."
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+
+
+def _check_client_metrics(
+    context: ConfigContext,
+    request: Alterations,
+    resource: AlteredResource,
+    values: Mapping[str, str],
+) -> None:
+    del context, request
+    check_subscription(resource.name, values)
+
+
+_CHECKS: Final[
+    Mapping[
+        int, Callable[[ConfigContext, Alterations, AlteredResource, Mapping[str, str]], None]
+    ]
+] = {
+    ResourceType.TOPIC: _check_topic,
+    ResourceType.BROKER: _check_broker,
+    ResourceType.CLIENT_METRICS: _check_client_metrics,
+    ResourceType.GROUP: _check_group,
+}
+"""Raise KafkaError for values that a resource cannot have."""

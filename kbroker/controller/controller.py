@@ -42,6 +42,7 @@ from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.heartbeats import BrokerHeartbeats
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
 from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.policies import NO_POLICIES, Policies
 from kbroker.controller.result import (
     ChargePartitions,
     ControllerResult,
@@ -135,14 +136,23 @@ class Controller:
         "_image",
         "_is_replaying",
         "_partitions",
+        "_policies",
         "_random",
         "_settings",
         "next_offset",
         "node_id",
     )
 
-    def __init__(self, config: ControllerConfig, *, random: Random, node_id: int) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        *,
+        random: Random,
+        node_id: int,
+        policies: Policies = NO_POLICIES,
+    ) -> None:
         self._config = config
+        self._policies = policies
         self._random = random
         self._settings = TopicSettings(config, node_id)
         self.node_id = node_id
@@ -328,6 +338,7 @@ class Controller:
             settings=self._settings,
             random=self._random,
             charge=charge,
+            policy=self._policies.create_topic,
         )
         return _bounded((yield from creation.decide_in_steps(request, describable)))
 
@@ -414,24 +425,13 @@ class Controller:
     # Settings.
 
     def alter_configs(
-        self,
-        resources: Sequence[config_changes.AlteredResource],
-        *,
-        incremental: bool,
-        validate_only: bool,
-    ) -> ControllerResult[list[config_changes.Outcome]]:
-        """AlterConfigs and IncrementalAlterConfigs of topics and groups. Raises KafkaError for too
-        many records.
-        """
-        return _bounded(
-            config_changes.alter_configs(
-                self.image,
-                self._config,
-                resources,
-                incremental=incremental,
-                validate_only=validate_only,
-            )
+        self, request: config_changes.Alterations
+    ) -> DecisionSteps[list[config_changes.Outcome]]:
+        """AlterConfigs and IncrementalAlterConfigs. Raises KafkaError for too many records."""
+        context = config_changes.ConfigContext(
+            self.image, self._config, self._policies.alter_config
         )
+        return _bounded((yield from config_changes.alter_configs(context, request)))
 
     # Quotas and credentials.
 

@@ -20,6 +20,7 @@ from kbroker.controller.placement import (
     place,
     usable_for_placement,
 )
+from kbroker.controller.policies import CreateTopicPolicy, NewTopic, PolicyViolation
 from kbroker.controller.result import ChargePartitions, ControllerResult, free_of_charge
 from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
 from kbroker.metadata.image import MetadataImage, metric_name
@@ -71,7 +72,16 @@ def wanted_partitions(topic: CreatableTopic, default_count: int) -> int:
 class TopicCreation:
     """One CreateTopics request being decided on an image."""
 
-    __slots__ = ("_charge", "_decided", "_defaults", "_image", "_random", "_settings", "records")
+    __slots__ = (
+        "_charge",
+        "_decided",
+        "_defaults",
+        "_image",
+        "_policy",
+        "_random",
+        "_settings",
+        "records",
+    )
 
     def __init__(
         self,
@@ -81,9 +91,11 @@ class TopicCreation:
         settings: TopicSettings,
         random: Random,
         charge: ChargePartitions = free_of_charge,
+        policy: CreateTopicPolicy | None = None,
     ) -> None:
         self._image = image
         self._charge = charge
+        self._policy = policy
         self._defaults = defaults
         self._settings = settings
         self._random = random
@@ -125,6 +137,7 @@ class TopicCreation:
             configs = {config.name: config.value for config in topic.configs}
             values = validate(configs)
             assignments = self._assignments(topic)
+            self._ask_policy(topic, assignments, values)
             self._charge(len(assignments))
         except KafkaError as error:
             return _create_error(topic.name, error.code, error.message)
@@ -150,6 +163,25 @@ class TopicCreation:
             result.num_partitions = result.replication_factor = -1
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
+
+    def _ask_policy(
+        self, topic: CreatableTopic, assignments: list[list[int]], configs: Mapping[str, str]
+    ) -> None:
+        """Raises KafkaError(POLICY_VIOLATION)."""
+        if self._policy is None:
+            return
+        is_manual = bool(topic.assignments)
+        new = NewTopic(
+            topic.name,
+            None if is_manual else len(assignments),
+            None if is_manual else len(assignments[0]),
+            dict(enumerate(assignments)) if is_manual else None,
+            configs,
+        )
+        try:
+            self._policy.validate(new)
+        except PolicyViolation as violation:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, str(violation)) from violation
 
     def _check_name(self, name: str) -> None:
         problem = name_error(name)

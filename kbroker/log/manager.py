@@ -83,6 +83,17 @@ class LogManager(LogDirectories):
         """
         self._opening.load(topic_config or (lambda _: self.default_log_config), is_known, assigned)
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the node runs. Those of topics come with
+        orders for each of their logs.
+        """
+        self.config = config
+        self.default_log_config = LogConfig.from_configs(config, {})
+        self.expiration_ms = config.get_int("producer.id.expiration.ms")
+        for log in self._logs.values():
+            log.producers.expiration_ms = self.expiration_ms
+        self.cordon(config)
+
     def stop_loading(self) -> None:
         """End a `load` that runs in another thread, which raises RecoveryStopped soon. Only when it
         has ended may the locks be released: until then it writes.

@@ -37,6 +37,7 @@ from kbroker.node.coordinators import (
     build_transaction_coordinator,
     group_configs,
 )
+from kbroker.node.dynamic_config import DynamicConfig
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
@@ -52,6 +53,7 @@ from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.log_config import LogConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
 
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+VERIFICATION: Final = "transaction.partition.verification.enable"
 SHUTDOWN_SECONDS: Final = 3.0
 CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
 """How long a stop waits for the controlled shutdown: of a node that is its whole cluster, and of a
@@ -80,7 +83,7 @@ class BrokerRole:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        dynamic: DynamicConfig,
         *,
         resources: NodeResources,
         timers: Timers,
@@ -90,7 +93,8 @@ class BrokerRole:
         channel: ChannelFactory,
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._config = config
+        self._dynamic = dynamic
+        config = dynamic.current
         self._resources = resources
         self._timers = timers
         self._memory = memory
@@ -99,6 +103,7 @@ class BrokerRole:
         self._make_channel = channel
         self._fail = fail
         self._log_configs = LogConfigs(config)
+        dynamic.follow(lambda _, now: self._log_configs.reconfigure(now))
         self.metadata = MetadataCache(log.loader.image.cluster_id, lambda: log.driver.kraft_version)
         self._hosted = HostedReplicas(config.node_id, lambda: log.loader.image, self._log_configs)
         self._loading: asyncio.Future[None] | None = None
@@ -110,6 +115,11 @@ class BrokerRole:
         self._share: ShareServices | None = None
         self._services: Services | None = None
         self.is_started = False
+
+    @property
+    def _config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self._dynamic.current
 
     @property
     def services(self) -> Services:
@@ -159,6 +169,7 @@ class BrokerRole:
         if not self._config.is_single_node:
             self._replication = self._replicate(channel, replicas, lifecycle)
         self._services = services = self._build_services(channel, replicas, lifecycle)
+        self._dynamic.follow(self._reconfigure)
         failed = sorted(set(registered) - set(self._logs.directory_ids()))
         if failed:
             await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
@@ -169,6 +180,16 @@ class BrokerRole:
         await as_future(replicas.when_applied())
         replicas.start()
         self.is_started = True
+
+    def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        """Hand settings that have changed to the parts that act on them."""
+        services = self._services
+        if services is None:
+            return
+        services.reconfigure(before, now)
+        services.replicas.reconfigure(now)
+        if self._replication is not None:
+            self._replication.reconfigure(now)
 
     def _when_applied(self) -> Deferred[None]:
         """Resolves once all images published so far are carried out."""
@@ -271,8 +292,15 @@ class BrokerRole:
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> Services:
         config, timers, random = self._config, self._timers, self._resources.random
+        group_settings = GroupCoordinatorConfig.from_broker(config)
+        self._dynamic.follow(lambda _, now: group_settings.reconfigure(now))
         groups = build_group_coordinator(
-            config, metadata=self.metadata, replicas=replicas, timers=timers, random=random
+            config,
+            group_settings,
+            metadata=self.metadata,
+            replicas=replicas,
+            timers=timers,
+            random=random,
         )
         producer_ids = ProducerIdManager(
             lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
@@ -306,7 +334,7 @@ class BrokerRole:
         gate = PartitionGate(
             replicas,
             transactions,
-            verifies=lambda: config.get_bool("transaction.partition.verification.enable"),
+            verifies=lambda: self._dynamic.current.get_bool(VERIFICATION),
         )
         return Services(
             config=config,

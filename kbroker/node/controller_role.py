@@ -18,8 +18,10 @@ from kbroker.controller.service import ControllerService
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
+from kbroker.node.dynamic_config import DynamicConfig
 from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
+from kbroker.node.policies import load_policies
 from kbroker.node.quotas import client_quotas
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -63,7 +65,12 @@ class ControllerRole:
         self._log = log
         self._clock = clock
         self.service = ControllerService(
-            Controller(config, random=random, node_id=properties.node_id),
+            Controller(
+                config,
+                random=random,
+                node_id=properties.node_id,
+                policies=load_policies(config),
+            ),
             log.driver,
             slices=TimeSlices(timers, clock=clock),
             committed_image=lambda: log.loader.image,
@@ -86,9 +93,9 @@ class ControllerRole:
         log.on_leadership_lost(self.service.resign)
         log.loader.on_image(self._registrar.on_image)
 
-    def services(self, memory: MemoryPool) -> ControllerServices:
+    def services(self, memory: MemoryPool, dynamic: DynamicConfig) -> ControllerServices:
         """What the handlers of the controller listeners may call. An answer waits for the commit
-        of its records only, not for a broker.
+        of its records only, not for a broker. dynamic: the settings in force.
         """
         service, loader, driver = self.service, self._log.loader, self._log.driver
         cache = MetadataCache(self._properties.cluster_id, lambda: driver.kraft_version)
@@ -98,8 +105,8 @@ class ControllerRole:
 
         loader.on_image(show)
         cache.image = loader.image
-        return ControllerServices(
-            config=self._config,
+        services = ControllerServices(
+            config=dynamic.current,
             node_id=self._properties.node_id,
             cluster_id=self._properties.cluster_id,
             timers=self._timers,
@@ -114,6 +121,8 @@ class ControllerRole:
             quorum=driver,
             leader_id=lambda: driver.feed.leader[1],
         )
+        dynamic.follow(services.reconfigure)
+        return services
 
     def _send_registration(self, request: ControllerRegistrationRequest) -> Deferred[None]:
         """To the active controller: this one, or over the wire."""

@@ -35,6 +35,7 @@ def group_configs(config: BrokerConfig, metadata: MetadataCache) -> GroupConfigs
 
 def build_group_coordinator(
     config: BrokerConfig,
+    settings: GroupCoordinatorConfig,
     *,
     metadata: MetadataCache,
     replicas: ReplicaManager,
@@ -42,7 +43,6 @@ def build_group_coordinator(
     random: Random,
 ) -> GroupCoordinator:
     """The coordinator of the groups whose partition of `__consumer_offsets` this broker leads."""
-    settings = GroupCoordinatorConfig.from_broker(config)
     groups = GroupCoordinator(
         settings,
         log=CoordinatorLog(replicas, settings.offsets_commit_timeout_ms),

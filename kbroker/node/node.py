@@ -30,6 +30,7 @@ from kbroker.node.broker_role import BrokerRole
 from kbroker.node.controller_connection import build_node_to_controller
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.dispatchers import ControllerDispatchers, broker_dispatcher
+from kbroker.node.dynamic_config import DynamicConfig
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.quotas import enforce_client_quotas, follow_connection_rates
 from kbroker.node.resources import NodeResources
@@ -70,6 +71,7 @@ class Broker:
     ) -> None:
         self.config = config
         self.resources = resources or NodeResources(config)
+        self.dynamic = DynamicConfig(config)
         self.failure: BaseException | None = None
         self._handlers = handlers
         self._servers: NodeServers | None = None
@@ -195,6 +197,9 @@ class Broker:
             endpoints=endpoints.values(),
         )
         log.driver.on_fatal(self.fail)
+        log.loader.on_image(self.dynamic.on_image)  # before every other listener
+        self.dynamic.follow(lambda _, now: servers.reconfigure(now))
+        self.dynamic.follow(lambda _, now: logs.reconfigure(now))
         follow_connection_rates(servers.rates, log.loader)
         self._to_controller = to_controller = build_node_to_controller(
             config, log.driver, timers, self.resources.random
@@ -211,7 +216,7 @@ class Broker:
                 requests=to_controller,
             )
             self._controllers = ControllerDispatchers(
-                partial(self._controller.services, self.memory)
+                partial(self._controller.services, self.memory, self.dynamic)
             )
             if config.controller_listeners:
                 await self._open_controller(servers, self._controllers)
@@ -233,7 +238,7 @@ class Broker:
         to_controller: NodeToController,
     ) -> None:
         self._role = BrokerRole(
-            self.config,
+            self.dynamic,
             resources=self.resources,
             timers=timers,
             memory=self.memory,

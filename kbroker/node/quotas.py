@@ -15,6 +15,7 @@ from kbroker.server.quotas.rates import QuotaWindow
 from kbroker.server.services import NodeServices
 from kbroker.server.throttling import ThrottlingDispatcher
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.network import CREATION_RATE, limits_by_listener
 
 S = TypeVar("S", bound=NodeServices)
 
@@ -34,8 +35,9 @@ def connection_rates(config: BrokerConfig) -> ConnectionRates:
     listeners = len(config.listeners) + len(config.controller_listeners)
     return ConnectionRates(
         _rate_window(config),
-        broker_rate=config.get_int("max.connection.creation.rate"),
+        broker_rate=config.get_int(CREATION_RATE),
         protected_listener=config.inter_broker_listener_name if listeners > 1 else None,
+        by_listener=limits_by_listener(config, CREATION_RATE),
     )
 
 

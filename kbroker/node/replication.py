@@ -106,6 +106,11 @@ class BrokerReplication:
         )
         replicas.hosting.on_role = self._fetchers.update
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the broker runs."""
+        count = config.get_int("num.replica.fetchers")
+        self._fetchers.resize(count, list(self._replicas.partitions()))
+
     def close(self) -> None:
         """Fetch nothing more and propose no ISR."""
         self._replicas.hosting.on_role = lambda partition: None

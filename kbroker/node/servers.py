@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import Endpoint
-from kbroker.model import InvariantError
+from kbroker.model import InvariantError, StartupError
 from kbroker.node.quotas import connection_rates
 from kbroker.node.resources import NodeResources
 from kbroker.node.stall_probe import StallProbe
@@ -28,7 +28,12 @@ from kbroker.server.network.listener import BoundListener, ListenerServer, adver
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.listeners import SECURITY_PROTOCOLS, Listener
-from kbroker.settings.network import NetworkConfig
+from kbroker.settings.network import (
+    CREATION_RATE,
+    MAX_CONNECTIONS,
+    NetworkConfig,
+    limits_by_listener,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +80,7 @@ class NodeServers:
             network.max_connections,
             network.max_connections_per_ip,
             resolve_overrides(network.max_connections_per_ip_overrides),
+            by_listener=limits_by_listener(config, MAX_CONNECTIONS),
         )
         self.rates = connection_rates(config)
         self.budget = PipelineBudget(network.queued_max_requests)
@@ -89,6 +95,39 @@ class NodeServers:
         self._descriptors = descriptor_budget(
             network.descriptor_reserve, log_files=resources.open_files.limit
         )
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the node runs: limits of connections."""
+        before, self._network = self._network, NetworkConfig.from_broker(config)
+        network = self._network
+        self._limits.change(
+            network.max_connections,
+            network.max_connections_per_ip,
+            limits_by_listener(config, MAX_CONNECTIONS),
+        )
+        self.rates.change_rates(
+            config.get_int(CREATION_RATE), limits_by_listener(config, CREATION_RATE)
+        )
+        overrides = network.max_connections_per_ip_overrides
+        if overrides != before.max_connections_per_ip_overrides:
+            self._resources.workers.submit(
+                self._resolve_overrides, asyncio.get_running_loop(), overrides
+            )
+
+    def _resolve_overrides(
+        self, loop: asyncio.AbstractEventLoop, overrides: Mapping[str, int]
+    ) -> None:
+        """In a thread: names of hosts are looked up."""
+        try:
+            resolved = resolve_overrides(overrides)
+        except StartupError as error:
+            logger.error("node %d: %s; the limits stay as they are", self._config.node_id, error)
+            return
+        loop.call_soon_threadsafe(self._use_overrides, overrides, resolved)
+
+    def _use_overrides(self, wanted: Mapping[str, int], resolved: Mapping[str, int]) -> None:
+        if wanted == self._network.max_connections_per_ip_overrides:  # no newer ones
+            self._limits.change_overrides(resolved)
 
     def _bind(self, listener: Listener) -> ListenerServer:
         network = self._network

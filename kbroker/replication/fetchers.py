@@ -5,7 +5,7 @@ own `follower` core, over a port to the leader.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 from zlib import crc32
 
@@ -189,6 +189,14 @@ class ReplicaFetchers:
                 self._fetchers[place] = self._make(*place)
             self._places[key] = place
             self._fetchers[place].follow(partition)
+
+    def resize(self, fetcher_count: int, partitions: Iterable[Partition]) -> None:
+        """Use so many fetchers for each leader from now on. partitions: all that are hosted."""
+        if fetcher_count == self._fetcher_count:
+            return
+        self._fetcher_count = fetcher_count
+        for partition in partitions:
+            self.update(partition)
 
     def log_start_moved(self, partition: Partition) -> None:
         """Retention moved the start of a log here."""

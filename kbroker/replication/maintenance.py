@@ -39,6 +39,11 @@ DELETION_CHECK_MS: Final = 1_000
 MIN_INTERVAL_MS: Final = 10
 """Periodic work is done no more often, whatever an interval says: each goes through all logs."""
 
+CLEANER_THREADS: Final = 32
+"""At least so many logs can be cleaned at once if log.cleaner.threads is raised while the broker
+runs. A thread is started when there is work for it.
+"""
+
 MAX_DELAY_MS: Final = 24 * 3_600_000
 """Timers are set no further ahead; Kafka's "never" is a 64-bit number."""
 
@@ -88,7 +93,7 @@ class Maintenance:
         self._logs = logs
         self._timers = timers
         self._offload = offloads("flush", 1)  # with more, syncs would compete for the disk
-        threads = max(config.get_int("log.cleaner.threads"), 1)
+        threads = max(config.get_int("log.cleaner.threads"), CLEANER_THREADS)
         self._cleaner_offload = offloads("cleaner", threads)
         self.cleaner = LogCleaner(
             logs,

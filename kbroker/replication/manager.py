@@ -377,6 +377,10 @@ class ReplicaManager:
 
     # periodic work and the end
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the broker runs: those of the cleaner."""
+        self._maintenance.cleaner.reconfigure(config)
+
     def start(self) -> None:
         """Begin the periodic work: retention, flushing, checkpoints, shrinking ISRs."""
         self._maintenance.start()

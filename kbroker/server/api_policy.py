@@ -70,6 +70,7 @@ class Forward(Enum):
 
     NEVER = "this broker answers"
     TO_CONTROLLER = "the active controller answers"
+    CHECKED = "this broker checks what concerns itself, the active controller answers the rest"
 
 
 class GroupProtocol(NamedTuple):

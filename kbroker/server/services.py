@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class NodeServices:
-    """The parts that handlers of either type of listener may call. local_controller: that of this
+    """The parts that handlers of either type of listener may call. config: the settings in force;
+    hold them in a local for the length of one call, never longer. local_controller: that of this
     node, None on a broker that forwards what the active controller answers. metadata: as clients of
     the listener see it. Everything belongs to the loop thread.
     """
@@ -55,6 +56,11 @@ class NodeServices:
     slices: FairSlices
     memory: MemoryPool = field(default_factory=MemoryPool)
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
+
+    def reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        """Use other settings from now on."""
+        del before
+        self.config = now
 
     @property
     def image(self) -> MetadataImage:

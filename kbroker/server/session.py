@@ -31,7 +31,8 @@ class Session:
     connection_id: unique in the life of the process, also across reconnects. principal: its type
     and its name. is_token_authenticated: by a delegation token. client_software_*: as the client's
     ApiVersions request says (KIP-511), "unknown" before that. mute: start no further request of the
-    connection for so many ms (KIP-219). is_follower: a broker fetches as a follower.
+    connection for so many ms (KIP-219). is_follower: a broker fetches as a follower. is_forwarded:
+    its requests come from a broker, which has checked them as far as a broker does.
     """
 
     connection_id: str = ""
@@ -43,6 +44,7 @@ class Session:
     client_software_version: str = "unknown"
     mute: Callable[[int], None] = no_connection
     is_follower: bool = False
+    is_forwarded: bool = False
     api_versions: Callable[[], Sequence[ApiVersionRange]] = tuple
     """What ApiVersions announces on this type of listener (`Dispatcher.api_versions`)."""
 

@@ -53,17 +53,20 @@ DEFAULT_NODE_ID = 1
 class BrokerConfig:
     """The settings of one broker. Immutable; every explicit value was parsed and checked.
 
-    explicit: what was set, as text, under today's names. warnings: lines for the operator.
+    explicit: what was set in the file, as text, under today's names. dynamic: what was set while
+    the broker runs, in place of those (`with_dynamic`). warnings: lines for the operator.
     """
 
     __slots__ = (
         "_defaults",
+        "_file_defaults",
         "_values",
         "advertised_controller_listeners",
         "advertised_listeners",
         "bootstrap_servers",
         "controller_listener_names",
         "controller_listeners",
+        "dynamic",
         "explicit",
         "inter_broker_listener_name",
         "listeners",
@@ -97,11 +100,13 @@ class BrokerConfig:
         source: str,
         notes: list[str],
         defaults: Mapping[str, str],
+        dynamic: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.explicit: Mapping[str, str] = MappingProxyType(dict(explicit))
+        self.dynamic: Mapping[str, str] = MappingProxyType(dict(dynamic))
         self.source = source
         self._values = values
-        self._defaults: Mapping[str, str] = defaults
+        self._file_defaults = self._defaults = defaults
         self.node_id = self._node_id()
         self.process_roles = self._list_or("process.roles", (BROKER, CONTROLLER))
         self.voters = parse_voters(self.get_list(VOTERS))
@@ -110,7 +115,7 @@ class BrokerConfig:
             self._defaults = {**SINGLE_NODE_DEFAULTS, **defaults}
         self.log_dirs = self.get_list("log.dirs") or self.get_list("log.dir")
         self.metadata_log_dir = self.get_optional_string("metadata.log.dir") or self.log_dirs[0]
-        refuse_unserved(self.explicit)
+        refuse_unserved({**self.explicit, **self.dynamic})
         self._set_listeners()
         rules.check(self)
         self.warnings = (*notes, *warnings_for(self.explicit), *role_warnings(self))
@@ -176,9 +181,21 @@ class BrokerConfig:
             logger.warning("%s: %s", source, line)
         return config
 
+    def with_dynamic(self, dynamic: Mapping[str, str]) -> BrokerConfig:
+        """The settings of the file under those that are set while the broker runs, which may be
+        another set than now. Raises ConfigError for a value or a combination that the file could
+        not have either.
+        """
+        values = {
+            name: parse(_key(name), text)
+            for name, text in {**self.explicit, **dynamic}.items()
+            if _known(name)
+        }
+        return BrokerConfig(self.explicit, values, self.source, [], self._file_defaults, dynamic)
+
     def is_explicit(self, name: str) -> bool:
         """Whether the key was set, rather than left to its default."""
-        return name in self.explicit
+        return name in self.explicit or name in self.dynamic
 
     def default_text(self, name: str) -> str | None:
         """The default as text; on a single node, of one copy, and without a file, a local one."""
@@ -238,6 +255,14 @@ class BrokerConfig:
         if not isinstance(value, tuple):
             raise TypeError(f"{name} is {value!r}, not a list")
         return value
+
+    def of_listener(self, listener: str, name: str) -> Value:
+        """The value of `listener.name.<listener>.<name>`, None if it is not set. Raises ConfigError
+        for an invalid one.
+        """
+        prefixed = f"listener.name.{listener.lower()}.{name}"
+        text = self.dynamic.get(prefixed, self.explicit.get(prefixed))
+        return None if text is None else parse(_key(name)._replace(name=prefixed), text)
 
     def text(self, name: str) -> str | None:
         """The value in force as Kafka would print it."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.dynamic import LISTENER_KEY, DynamicConfigs, broker_key
 from kbroker.settings.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
 from kbroker.settings.keys import (
     READ_ONLY,
@@ -23,7 +24,7 @@ from kbroker.settings.keys import (
     to_text,
 )
 from kbroker.settings.served import OWN_KEYS
-from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.table import BROKER_KEYS
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
 
 _FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
@@ -37,13 +38,6 @@ _SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: family for family in _FAMILIES for name in family},
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
-
-
-class DynamicConfigs(NamedTuple):
-    """The dynamic settings, as text: of this broker, and of all brokers (cluster-wide default)."""
-
-    broker: Mapping[str, str] = {}
-    default: Mapping[str, str] = {}
 
 
 class Synonym(NamedTuple):
@@ -146,7 +140,7 @@ def _entry(
 
 
 def _broker_entry(config: BrokerConfig, dynamic: DynamicConfigs, name: str) -> ConfigEntry:
-    key = _broker_key(name)
+    key = broker_key(name)
     sensitive = key is None or key.sensitive
     value = None
     if key is not None and not sensitive:
@@ -165,18 +159,9 @@ def _broker_entry(config: BrokerConfig, dynamic: DynamicConfigs, name: str) -> C
     )
 
 
-def _broker_key(name: str) -> ConfigKey | None:
-    """The row of a broker key; a `listener.name.<listener>.` key has that of the key behind it."""
-    key = BROKER_KEYS.get(name) or OWN_KEYS.get(name) or DYNAMIC_ONLY_KEYS.get(name)
-    if key is None and name.startswith("listener.name."):
-        key = BROKER_KEYS.get(_base_name(name))
-    return key
-
-
 def _base_name(name: str) -> str:
-    return (
-        name.split(".", 3)[3] if name.startswith("listener.name.") and name.count(".") > 2 else ""
-    )
+    match = LISTENER_KEY.fullmatch(name)
+    return match[2] if match else ""
 
 
 def _set_value(config: BrokerConfig, dynamic: DynamicConfigs, name: str) -> str | None:
@@ -206,7 +191,7 @@ def _inherited(
 def _broker_synonyms(
     config: BrokerConfig, dynamic: DynamicConfigs, name: str
 ) -> tuple[Synonym, ...]:
-    key = _broker_key(name)
+    key = broker_key(name)
     sensitive = key is None or key.sensitive
     family = _SYNONYMS.get(name, (name,))
     base = _base_name(name)

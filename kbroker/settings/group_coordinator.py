@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from kbroker.settings.broker import BrokerConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GroupCoordinatorConfig:
-    """Of one broker. How the offsets topic is created is in `metadata/internal_topics`."""
+    """Of one broker. Only the assignment intervals change while it runs. How the offsets topic is created is in `metadata/internal_topics`."""
 
     offsets_topic_num_partitions: int = 50
     offsets_topic_compression_codec: int = 0
@@ -46,6 +46,12 @@ class GroupCoordinatorConfig:
     def offsets_retention_ms(self) -> int:
         """How long offsets of an empty group are kept, in ms."""
         return self.offsets_retention_minutes * 60_000
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the settings that may change while the broker runs."""
+        for kind in ("consumer", "share", "streams"):
+            interval_ms = config.get_int(f"group.{kind}.assignment.interval.ms")
+            setattr(self, f"group_{kind}_assignment_interval_ms", interval_ms)
 
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> GroupCoordinatorConfig:

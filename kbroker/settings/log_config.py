@@ -147,6 +147,11 @@ class LogConfigs:
         self._broker = broker
         self._known: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
+    def reconfigure(self, broker: BrokerConfig) -> None:
+        """Use other defaults from now on."""
+        self._broker = broker
+        self._known.clear()
+
     def of(self, overrides: Mapping[str, str]) -> LogConfig:
         """As LogConfig.from_configs. An invalid stored value (another version wrote it) is
         logged and left out: it is one topic's fault, not a reason to stop.

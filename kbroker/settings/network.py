@@ -9,6 +9,9 @@ from typing import Final
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import parse_per_ip_overrides
 
+MAX_CONNECTIONS: Final = "max.connections"
+CREATION_RATE: Final = "max.connection.creation.rate"
+
 MEMORY_LIMIT: Final = "kbroker.memory.limit.bytes"
 SEARCH_LIMIT: Final = "kbroker.list.offsets.max.bytes"
 RESPONSE_LIMIT: Final = "kbroker.response.max.bytes"
@@ -88,3 +91,13 @@ class NetworkConfig:
             socket_receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
             socket_listen_backlog_size=config.get_int("socket.listen.backlog.size"),
         )
+
+
+def limits_by_listener(config: BrokerConfig, name: str) -> dict[str, int]:
+    """`listener.name.<listener>.<name>` by listener, of those that have it. Raises ConfigError."""
+    found: dict[str, int] = {}
+    for listener in (*config.listeners, *config.controller_listeners):
+        value = config.of_listener(listener.name, name)
+        if isinstance(value, int):
+            found[listener.name] = value
+    return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from kbroker.settings.keys import ConfigError
+from kbroker.settings.keys import ConfigError, Value
+from kbroker.settings.listeners import Listener
 
 
 class Settings(Protocol):
@@ -15,12 +17,20 @@ class Settings(Protocol):
     def get_string(self, name: str) -> str: ...
     def get_list(self, name: str) -> tuple[str, ...]: ...
     def is_explicit(self, name: str) -> bool: ...
+    def of_listener(self, listener: str, name: str) -> Value: ...
+    @property
+    def listeners(self) -> Sequence[Listener]: ...
+    @property
+    def controller_listeners(self) -> Sequence[Listener]: ...
+    @property
+    def log_dirs(self) -> Sequence[str]: ...
 
 
 def check(config: Settings) -> None:
     """Raises ConfigError for the first rule that is broken."""
     _check_times(config)
     _check_connections(config)
+    _check_cordoned(config)
     for key in _CODEC_KEYS:
         if config.is_explicit(key) and not 0 <= (codec := config.get_int(key)) <= 4:
             raise _error(key, codec, "no such codec", _CODECS)
@@ -49,6 +59,9 @@ def check(config: Settings) -> None:
 
 LEAST_METADATA_SEGMENT_BYTES = 8 * 1024 * 1024
 """As metadata.log.segment.bytes: a batch of metadata that does not fit stops the node."""
+
+LISTENER_KEYS = ("max.connections", "max.connection.creation.rate")
+"""Keys that a listener may have of its own: listener.name.<listener>.<key>."""
 
 _CODEC_KEYS = (
     "offsets.topic.compression.codec",
@@ -99,6 +112,9 @@ def _check_connections(config: Settings) -> None:
     if config.get_int("max.connections.per.ip") == 0 and not config.get_string(overrides):
         allowed = f"1 up, or 0 together with {overrides}"
         raise _error("max.connections.per.ip", 0, "0 would let nobody in", allowed)
+    for listener in (*config.listeners, *config.controller_listeners):
+        for key in LISTENER_KEYS:
+            config.of_listener(listener.name, key)  # it raises
     metrics = config.get_string("kbroker.metrics.listener")
     host, _, port = metrics.rpartition(":")
     if metrics and (not host or not port.isdecimal() or int(port) > 65535):
@@ -110,6 +126,20 @@ def _check_connections(config: Settings) -> None:
         allowed = f"socket.request.max.bytes ({largest}) up, or -1"
         reason = "it must be larger or equal to socket.request.max.bytes"
         raise _error("queued.max.request.bytes", queued, reason, allowed)
+
+
+def _check_cordoned(config: Settings) -> None:
+    name = "cordoned.log.dirs"
+    cordoned = config.get_list(name)
+    if "*" in cordoned:
+        if len(cordoned) > 1:
+            reason = "* must not be beside other values"
+            raise _error(name, ",".join(cordoned), reason, "* alone, or entries of log.dirs")
+        return
+    unknown = [path for path in cordoned if path not in config.log_dirs]
+    if unknown:
+        reason = f"{unknown[0]} is no entry of log.dirs"
+        raise _error(name, ",".join(cordoned), reason, ", ".join(config.log_dirs))
 
 
 def parse_per_ip_overrides(text: str) -> dict[str, int]:

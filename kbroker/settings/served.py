@@ -100,7 +100,8 @@ SERVED_KEYS: Final = _words(
     transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
     transaction.partition.verification.enable
     transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.num.partitions
-    transactional.id.expiration.ms unclean.leader.election.interval.ms
+    transactional.id.expiration.ms unclean.leader.election.enable
+    unclean.leader.election.interval.ms
     """
 )
 """Keys that change what kbroker does. Any other one set by hand is named in a warning at start."""

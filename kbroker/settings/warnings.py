@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from kbroker.settings.rules import LISTENER_KEYS
 from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
 from kbroker.settings.table import BROKER_KEYS
 
@@ -18,6 +19,8 @@ def warnings_for(explicit: Iterable[str] | Mapping[str, str]) -> list[str]:
     lines: list[str] = []
     for name in explicit:
         if name in SERVED_KEYS or name in QUIET_KEYS or name in OWN_KEYS:
+            continue
+        if name.startswith("listener.name.") and name.endswith(tuple(f".{k}" for k in LISTENER_KEYS)):
             continue
         if name in BROKER_KEYS or name in _FOREIGN_KEYS or name.startswith(_FOREIGN_PREFIXES):
             unserved.append(name)

@@ -50,6 +50,7 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition, Role
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.log_config import LogConfigs
 from tests.replication.world import partitions_of, record_bytes
 from tests.sim.offload import always, run_inline
@@ -246,6 +247,7 @@ class SimBroker:
         )
         self.groups: GroupCoordinator = build_group_coordinator(
             config,
+            GroupCoordinatorConfig.from_broker(config),
             metadata=self.cache,
             replicas=self.replicas,
             timers=timers,

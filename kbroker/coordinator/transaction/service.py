@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from kbroker.coordinator.patterns import matcher
+from kbroker.metadata.patterns import matcher
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus

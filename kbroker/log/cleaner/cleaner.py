@@ -134,6 +134,18 @@ class LogCleaner:
             self._logs.directory_failed(error)
         return {}
 
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use other settings of log.cleaner.* from now on. A round under way keeps its buffers; the
+        limit of bytes holds for it, too.
+        """
+        changed = CleanerConfig.from_broker(config)
+        if changed == self.config:
+            return
+        self.config = changed
+        self._throttle.bytes_per_second = changed.bytes_per_second
+        if self._started:
+            self._plan(0)
+
     def request_stop(self) -> None:
         """No more rounds; workers stop at their next read. Close them, then `finish_stop`."""
         self._started = False

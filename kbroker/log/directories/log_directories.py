@@ -101,6 +101,14 @@ class LogDirectories:
                 self.fail(directory, error)
         self.require_one_online()
 
+    def cordon(self, config: BrokerConfig) -> None:
+        """Which directories get no new partitions is said by the settings anew."""
+        cordoned = _cordoned(config)
+        for path, directory in zip(
+            dict.fromkeys(config.log_dirs), self.all_directories, strict=True
+        ):
+            directory.is_cordoned = path in cordoned
+
     def set_directory_ids(self, ids: Mapping[str, Uuid]) -> None:
         """The directory ids of meta.properties, by path as configured."""
         by_path = {Path(path).absolute(): directory_id for path, directory_id in ids.items()}

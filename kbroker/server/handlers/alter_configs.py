@@ -2,10 +2,14 @@
 
 AlterConfigs replaces all that a resource has set (KIP-133), IncrementalAlterConfigs changes what it
 names (KIP-339); v2 and v1 are flexible. ListConfigResources v0 knew client-metrics subscriptions
-only (KIP-714), v1 every resource (KIP-1142). What may be set is decided in
-`controller/configs`; the response goes out when it is committed and in effect. Deviations:
-topics and groups can be altered, brokers, broker loggers and client metrics not yet
-(INVALID_REQUEST).
+only (KIP-714), v1 every resource (KIP-1142).
+
+A broker checks settings of its own and of all brokers itself and sets the levels of its own loggers
+(`broker_settings`); what is left it passes on to the active controller, in the client's name and a
+part at a time, where `controller/configs` decides. On a node that is its whole cluster the response
+goes out when the change is committed and in effect, on any other when it is committed. Deviations:
+a broker refuses settings that are not Kafka's (Kafka keeps them for its plug-ins); a request of many
+resources is not one atomic change, resource by resource it is.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
+from kbroker.broker.controller_channel import BrokerChannel
+from kbroker.controller.configs import ALTERED, Alteration, Alterations, AlteredResource
 from kbroker.controller.configs import Outcome as Altered
 from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
+from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
@@ -32,14 +38,25 @@ from kbroker.protocol.messages.configs import (
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.handlers.broker_settings import outcome_here
 from kbroker.server.requests import RequestContext
-from kbroker.server.services import NodeServices
+from kbroker.server.services import NodeServices, Services
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 from kbroker.settings.keys import ResourceType
+from kbroker.settings.network import NetworkConfig
 
 ALTERATIONS_PER_PART: Final = 64
-"""Settings that are decided on in one step, with a weight of one for their resource."""
+"""Settings that the controller of this node decides on in one step, with a weight of one for their
+resource.
+"""
+
+FORWARDED_ALTERATIONS: Final = 512
+FORWARDED_BYTES: Final = 128 * 1024
+"""What is passed on to another node at a time."""
+
+ENVELOPE_BYTES: Final = 16 * 1024
+"""Room for what an Envelope adds to a request."""
 
 LISTED_TYPES: Final = frozenset[int](ResourceType) - {ResourceType.UNKNOWN}
 
@@ -70,9 +87,8 @@ def handle_alter_configs(
     resources = yield from _asked(
         request.resources, lambda config: Alteration(config.name, None, config.value)
     )
-    outcomes = yield from _alter(
-        services, resources, incremental=False, validate_only=request.validate_only
-    )
+    alterations = Alterations(resources, incremental=False, validate_only=request.validate_only)
+    outcomes = yield from _alter(services, context, alterations)
     result = AlterConfigsResponse.AlterConfigsResourceResponse
     return AlterConfigsResponse(responses=(yield from _results(result, resources, outcomes)))
 
@@ -86,9 +102,8 @@ def handle_incremental_alter_configs(
         request.resources,
         lambda config: Alteration(config.name, config.config_operation, config.value),
     )
-    outcomes = yield from _alter(
-        services, resources, incremental=True, validate_only=request.validate_only
-    )
+    alterations = Alterations(resources, incremental=True, validate_only=request.validate_only)
+    outcomes = yield from _alter(services, context, alterations)
     result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     return IncrementalAlterConfigsResponse(
         responses=(yield from _results(result, resources, outcomes))
@@ -180,52 +195,125 @@ def _asked(
 
 
 def _alter(
-    services: NodeServices,
-    resources: Sequence[AlteredResource],
-    *,
-    incremental: bool,
-    validate_only: bool,
+    services: NodeServices, context: RequestContext, request: Alterations
 ) -> Generator[Deferred[Any] | None, None, list[Altered]]:
-    """The outcomes in the order of the resources. Many resources are decided on in parts; one that
-    is named more than once is in a single part with all its names.
+    """The outcomes in the order of the resources. What this node does not decide on itself goes to
+    the controller in parts.
     """
     pace = Pace(CHEAP_ITEMS)
     places: dict[tuple[int, str], list[int]] = {}
-    for place, resource in enumerate(resources):
+    for place, resource in enumerate(request.resources):
         if pace.is_due():
             yield None
         places.setdefault((resource.resource_type, resource.name), []).append(place)
-    asked: list[tuple[list[list[int]], Deferred[list[Altered]]]] = []
-    part: list[list[int]] = []
-    weighs = 0
-
-    def submit() -> None:
-        altered = services.controller.alter_configs(
-            [resources[place] for same in part for place in same[:2]],
-            incremental=incremental,
-            validate_only=validate_only,
-        )
-        asked.append((part, altered))
-
+    outcomes: list[Altered] = [ALTERED] * len(request.resources)
+    parts = _Parts(services, context, request)
     for same in places.values():
-        weight = 1 + len(resources[same[0]].alterations)
-        if part and weighs + weight > ALTERATIONS_PER_PART:
-            submit()
+        if pace.is_due():
             yield None
-            part, weighs = [], 0
-        part.append(same)
-        weighs += weight
-    submit()
-    outcomes: list[Altered] = [ALTERED] * len(resources)
-    for some, altered in asked:
-        if not altered.done:
-            yield altered
-        found = iter(altered.value)
-        for same in some:
-            answers = [next(found) for _ in same[:2]]
+        resource = request.resources[same[0]]
+        outcome: Altered | None = _REPEATED
+        if len(same) == 1:
+            outcome = outcome_here(services, request, resource)
+            if resource.resource_type in _CHECKED_HERE:
+                yield None
+        if outcome is not None:
             for place in same:
-                outcomes[place] = answers[0]
+                outcomes[place] = outcome
+        else:
+            yield from parts.add(same[0], resource)
+    for found in (yield from parts.outcomes()):
+        for place, outcome in found:
+            outcomes[place] = outcome
     return outcomes
+
+
+_REPEATED: Final = Altered(
+    ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+)
+_CHECKED_HERE: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
+
+
+class _Parts:
+    """The resources of a request that the controller decides on, on their way there. One of this
+    node gets all parts at once, so that one write is for all; another node gets one after the other.
+    """
+
+    def __init__(
+        self, services: NodeServices, context: RequestContext, request: Alterations
+    ) -> None:
+        local = services.local_controller
+        self._request = request
+        self._client = context.identity
+        self._is_remote = local is None
+        self._channel: BrokerChannel = services.controller if local is not None else _remote(services)
+        is_broker = isinstance(services, Services)
+        self._from_broker = is_broker or context.session.is_forwarded
+        self._max_alterations = FORWARDED_ALTERATIONS if self._is_remote else ALTERATIONS_PER_PART
+        network = NetworkConfig.from_broker(services.config)
+        self._max_bytes = min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES
+        self._part: dict[int, AlteredResource] = {}
+        self._weight = self._size_bytes = 0
+        self._asked: list[tuple[Sequence[int], Deferred[list[Altered]]]] = []
+
+    def add(
+        self, place: int, resource: AlteredResource
+    ) -> Generator[Deferred[Any] | None, None, None]:
+        """The next resource, with its place in the request. Raises KafkaError for one that is too
+        large to be passed on.
+        """
+        weight, size_bytes = 1 + len(resource.alterations), 0
+        if self._is_remote:
+            size_bytes = sum(map(_size_of, resource.alterations))
+            if size_bytes > self._max_bytes:
+                message = "The settings of a resource are too large to be passed on."
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
+        if self._part and (
+            self._weight + weight > self._max_alterations
+            or self._size_bytes + size_bytes > FORWARDED_BYTES
+        ):
+            yield from self._submit()
+        self._part[place] = resource
+        self._weight += weight
+        self._size_bytes += size_bytes
+
+    def _submit(self) -> Generator[Deferred[Any] | None, None, None]:
+        request = Alterations(
+            list(self._part.values()),
+            incremental=self._request.incremental,
+            validate_only=self._request.validate_only,
+            from_broker=self._from_broker,
+        )
+        answer = self._channel.alter_configs(request, self._client)
+        self._asked.append((tuple(self._part), answer))
+        self._part, self._weight, self._size_bytes = {}, 0, 0
+        yield None if answer.done or not self._is_remote else answer
+
+    def outcomes(
+        self,
+    ) -> Generator[Deferred[Any] | None, None, list[Iterable[tuple[int, Altered]]]]:
+        """The outcomes of all resources, with their places. Raises KafkaError if the controller did
+        not answer.
+        """
+        if self._part:
+            yield from self._submit()
+        found: list[Iterable[tuple[int, Altered]]] = []
+        for places, answer in self._asked:
+            if not answer.done:
+                yield answer
+            found.append(zip(places, answer.value, strict=True))
+        return found
+
+
+def _remote(services: NodeServices) -> BrokerChannel:
+    if not isinstance(services, Services):
+        raise InvariantError("a controller without itself")
+    return services.channel
+
+
+def _size_of(alteration: Alteration) -> int:
+    """Bytes on the wire, at most."""
+    return 16 + len(alteration.name.encode()) + len((alteration.value or "").encode())
 
 
 @sliced
@@ -282,7 +370,7 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
             Versions(0, 2),
             ALTER_EACH_RESOURCE,
             listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
+            forward=Forward.CHECKED,
         ),
         refusal=Division(("resources",), ("responses",)),
     ),
@@ -294,7 +382,7 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
             Versions(0, 1),
             ALTER_EACH_RESOURCE,
             listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
+            forward=Forward.CHECKED,
         ),
         refusal=Division(("resources",), ("responses",)),
     ),

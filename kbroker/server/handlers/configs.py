@@ -13,8 +13,7 @@ their own names; kbroker's own keys are listed with Kafka's. Where a value comes
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from kbroker.metadata.topic_names import name_error
@@ -25,6 +24,7 @@ from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeCo
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Versions
+from kbroker.server.handlers.broker_loggers import describe_loggers
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import (
@@ -38,7 +38,6 @@ from kbroker.server.slicing.sliced import (
 )
 from kbroker.settings.describe import (
     ConfigEntry,
-    DynamicConfigs,
     describe_broker,
     describe_client_metrics,
     describe_cluster_default,
@@ -46,7 +45,8 @@ from kbroker.settings.describe import (
     describe_topic,
     select,
 )
-from kbroker.settings.keys import ConfigSource, ConfigType, ResourceType
+from kbroker.settings.dynamic import stored_configs
+from kbroker.settings.keys import ConfigSource, ResourceType
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
@@ -55,9 +55,6 @@ Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
 ENTRY_BYTES: Final = 256
 SYNONYM_BYTES: Final = 128
 MAX_DIGITS: Final = 10
-
-_LEVEL_NAMES: Final[Mapping[str, str]] = {"WARNING": "WARN", "CRITICAL": "FATAL", "NOTSET": "TRACE"}
-"""Python's level names as Kafka's tools know them, where they differ."""
 
 
 class _Resource(NamedTuple):
@@ -159,7 +156,7 @@ def _size_of(entry: ConfigEntry) -> int:
 
 def _entries(services: NodeServices, resource_type: int, name: str) -> list[ConfigEntry]:
     image, config = services.image, services.config
-    dynamic = DynamicConfigs(image.broker_configs(services.node_id), image.broker_configs(None))
+    dynamic = stored_configs(image, services.node_id)
     match resource_type:
         case ResourceType.TOPIC:
             if (reason := name_error(name)) is not None:
@@ -176,7 +173,7 @@ def _entries(services: NodeServices, resource_type: int, name: str) -> list[Conf
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
             _check_broker_id(services.node_id, name, str(services.node_id))
-            return _loggers()
+            return describe_loggers()
         case ResourceType.CLIENT_METRICS:
             if not name:
                 message = "Client metrics subscription name must not be empty"
@@ -202,20 +199,6 @@ def _check_broker_id(node_id: int, name: str, expected: str) -> None:
             ErrorCode.INVALID_REQUEST,
             message if "or" in expected else message.replace(", but", " but"),
         )
-
-
-def _loggers() -> list[ConfigEntry]:
-    """The root logger and kbroker's, with the levels that hold for them."""
-    loggers = logging.root.manager.loggerDict
-    names = [name for name in loggers if name == "kbroker" or name.startswith("kbroker.")]
-    source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
-    entries = []
-    for name in ("root", *sorted(names)):
-        logger = logging.root if name == "root" else logging.getLogger(name)
-        level = logging.getLevelName(logger.getEffectiveLevel())
-        level = _LEVEL_NAMES.get(level, level)
-        entries.append(ConfigEntry(name, level, source, ConfigType.UNKNOWN, False, False, ()))
-    return entries
 
 
 def _wire_entry(entry: ConfigEntry, include_synonyms: bool, version: int) -> Entry:

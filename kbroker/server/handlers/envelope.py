@@ -185,6 +185,7 @@ def _unwrap(context: RequestContext, request: EnvelopeRequest) -> _Embedded:
         client_host=client.host,
         principal=client.principal,
         is_token_authenticated=client.is_token_authenticated,
+        is_forwarded=True,
     )
     return _Embedded(header, frame, session)
 

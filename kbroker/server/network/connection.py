@@ -110,9 +110,9 @@ class Connection(asyncio.BufferedProtocol):
             if throttle.is_refused:
                 self._hold_refused(throttle.delay_ms)
                 return
-        refusal = shared.limits.admit(self._host)
+        refusal = shared.limits.admit(self._host, self._listener_name)
         if refusal is None and not shared.descriptors.take():
-            shared.limits.release(self._host)
+            shared.limits.release(self._host, self._listener_name)
             refusal = "no file descriptor is left for connections; raise ulimit -n"
         if refusal is not None:
             self._closing = True
@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         self._counted = False
         self._gate.close()
         self._responses.close()
-        self._shared.limits.release(self._host)
+        self._shared.limits.release(self._host, self._listener_name)
         self._shared.descriptors.give_back()
         self._admission.leave()
         self._buffer.close()

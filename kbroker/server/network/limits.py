@@ -34,35 +34,66 @@ def resolve_overrides(
 
 class ConnectionLimits:
     """`max.connections`, `max.connections.per.ip` and its overrides (address -> limit), for all
-    listeners.
+    listeners; by_listener: `listener.name.<listener>.max.connections`.
     """
 
-    __slots__ = ("_by_host", "_max_connections", "_max_per_host", "_overrides", "count")
+    __slots__ = (
+        "_by_host",
+        "_by_listener",
+        "_max_by_listener",
+        "_max_connections",
+        "_max_per_host",
+        "_overrides",
+        "count",
+    )
 
     def __init__(
-        self, max_connections: int, max_per_host: int, overrides: Mapping[str, int] | None = None
+        self,
+        max_connections: int,
+        max_per_host: int,
+        overrides: Mapping[str, int] | None = None,
+        *,
+        by_listener: Mapping[str, int] | None = None,
     ) -> None:
-        self._max_connections = max_connections
-        self._max_per_host = max_per_host
-        self._overrides = dict(overrides or {})
         self._by_host: dict[str, int] = {}
+        self._by_listener: dict[str, int] = {}
+        self._overrides: Mapping[str, int] = dict(overrides or {})
+        self.change(max_connections, max_per_host, by_listener or {})
         self.count = 0
 
-    def admit(self, host: str) -> str | None:
+    def change(
+        self, max_connections: int, max_per_host: int, by_listener: Mapping[str, int]
+    ) -> None:
+        """Other limits for new connections. Open ones stay, also if they are too many now."""
+        self._max_connections = max_connections
+        self._max_per_host = max_per_host
+        self._max_by_listener = dict(by_listener)
+
+    def change_overrides(self, overrides: Mapping[str, int]) -> None:
+        """Other exceptions for new connections, by address."""
+        self._overrides = dict(overrides)
+
+    def admit(self, host: str, listener: str = "") -> str | None:
         """Count a new connection in, or say which limit it breaks (then it is not counted)."""
         if self.count >= self._max_connections:
             return f"max.connections={self._max_connections} reached"
+        of_listener = self._by_listener.get(listener, 0)
+        limit = self._max_by_listener.get(listener)
+        if limit is not None and of_listener >= limit:
+            return f"listener.name.{listener.lower()}.max.connections={limit} reached"
         of_host = self._by_host.get(host, 0)
         limit = self._overrides.get(host, self._max_per_host)
         if of_host >= limit:
             return f"max.connections.per.ip={limit} reached"
         self._by_host[host] = of_host + 1
+        self._by_listener[listener] = of_listener + 1
         self.count += 1
         return None
 
-    def release(self, host: str) -> None:
+    def release(self, host: str, listener: str = "") -> None:
         """An admitted connection was closed."""
         self.count -= 1
+        self._by_listener[listener] -= 1
         left = self._by_host[host] - 1
         if left:
             self._by_host[host] = left

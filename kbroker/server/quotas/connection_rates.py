@@ -57,6 +57,7 @@ class _Rate:
 class ConnectionRates:
     """Of one node. broker_rate: `max.connection.creation.rate`. protected_listener: that of brokers
     among themselves, unless it is the only one; the rate of the node does not hold there.
+    by_listener: the rates of single listeners, which hold beside it.
     """
 
     __slots__ = (
@@ -64,8 +65,10 @@ class ConnectionRates:
         "_broker",
         "_broker_rate",
         "_by_address",
+        "_by_listener",
         "_default_rate",
         "_free_from_ms",
+        "_listeners",
         "_protected_listener",
         "_window",
     )
@@ -76,20 +79,42 @@ class ConnectionRates:
         *,
         broker_rate: int = UNLIMITED,
         protected_listener: str | None = None,
+        by_listener: Mapping[str, int] | None = None,
     ) -> None:
         self._window = window or QuotaWindow()
-        self._broker_rate = broker_rate
-        self._broker = None if broker_rate == UNLIMITED else _Rate(self._window)
+        self._broker_rate = UNLIMITED
+        self._broker: _Rate | None = None
+        self._by_listener: Mapping[str, int] = {}
+        self._listeners: dict[str, _Rate] = {}
         self._protected_listener = protected_listener
         self._free_from_ms: dict[str, int] = {}
         self._default_rate: float | None = None
         self._by_address: dict[str, float] = {}
         self._addresses: dict[str, _Rate] = {}
+        self.change_rates(broker_rate, by_listener or {})
 
     @property
     def is_limited(self) -> bool:
         """Whether `admit` need be asked."""
-        return self._broker is not None or self._default_rate is not None or bool(self._by_address)
+        return (
+            self._broker is not None
+            or bool(self._listeners)
+            or self._default_rate is not None
+            or bool(self._by_address)
+        )
+
+    def change_rates(self, broker_rate: int, by_listener: Mapping[str, int]) -> None:
+        """Other rates of the node and its listeners; what was counted so far counts on."""
+        self._broker_rate = broker_rate
+        if broker_rate == UNLIMITED:
+            self._broker = None
+        elif self._broker is None:
+            self._broker = _Rate(self._window)
+        self._by_listener = dict(by_listener)
+        self._listeners = {
+            name: self._listeners.get(name) or _Rate(self._window) for name in by_listener
+        }
+        self._free_from_ms.clear()
 
     def change(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """The quotas of these entities have changed (`MetadataImage.client_quotas`); an empty
@@ -110,16 +135,19 @@ class ConnectionRates:
     def admit(self, listener: str, address: str, now_ms: int) -> ConnectionThrottle:
         """What is done with a new connection."""
         broker = None if listener == self._protected_listener else self._broker
+        own = self._listeners.get(listener)
+        limits = [(broker, self._broker_rate), (own, self._by_listener.get(listener, UNLIMITED))]
+        limited = [(rate, bound) for rate, bound in limits if rate is not None]
         accepted_ms = now_ms
-        if broker is not None:
+        if limited:
             accepted_ms = max(now_ms, self._free_from_ms.get(listener, now_ms))
-            accepted_ms += broker.charge(self._broker_rate, accepted_ms)
+            accepted_ms += max(rate.charge(bound, accepted_ms) for rate, bound in limited)
         throttle_ms = self._charge_address(address, accepted_ms)
         if throttle_ms:
-            if broker is not None:
-                broker.take_back(accepted_ms)
+            for rate, _ in limited:
+                rate.take_back(accepted_ms)
             return ConnectionThrottle(accepted_ms - now_ms + throttle_ms, is_refused=True)
-        if broker is not None:
+        if limited:
             self._free_from_ms[listener] = accepted_ms
         return ConnectionThrottle(accepted_ms - now_ms) if accepted_ms > now_ms else NOT_THROTTLED
 

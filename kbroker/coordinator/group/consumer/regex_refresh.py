@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from kbroker.coordinator.patterns import matcher
+from kbroker.metadata.patterns import matcher
 from kbroker.protocol.errors import KafkaError
 
 MIN_INTERVAL_MS: Final = 10_000

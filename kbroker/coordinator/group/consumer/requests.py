@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator.group.membership.epochs import STATIC_LEAVE_EPOCH
-from kbroker.coordinator.patterns import check_pattern
+from kbroker.metadata.patterns import check_pattern
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 

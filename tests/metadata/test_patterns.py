@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.coordinator import patterns
-from kbroker.coordinator.patterns import (
+from kbroker.metadata.patterns import (
     MAX_UNICODE_CLASSES,
     SHOWN_CHARACTERS,
     check_pattern,

@@ -1,0 +1,71 @@
+"""The settings in force of one node: those of its file under those that the metadata have for it and
+for all nodes (KIP-226; Kafka's DynamicConfigPublisher and DynamicBrokerConfig).
+
+It follows the metadata loader before every other listener, so that these find the new settings. The
+parts that act on a setting follow this (`follow`); what each of them does is in `reconfiguration`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from kbroker.log_lines import shown
+from kbroker.metadata.image import MetadataImage
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.dynamic import broker_key, in_force
+
+logger = logging.getLogger(__name__)
+
+Follower = Callable[[BrokerConfig, BrokerConfig], None]
+"""Called with the settings before and now."""
+
+
+class DynamicConfig:
+    """static: the settings of the file. current: what holds now. Loop thread only."""
+
+    def __init__(self, static: BrokerConfig) -> None:
+        self.static = static
+        self.current = static
+        self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._followers: list[Follower] = []
+
+    def follow(self, follower: Follower) -> None:
+        """Call it after each change, in the order of registration."""
+        self._followers.append(follower)
+
+    def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Bring the settings of a new image into force."""
+        del old
+        node_id = self.static.node_id
+        stored = new.broker_configs(None), new.broker_configs(node_id)
+        if stored == self._stored:
+            return
+        self._stored = stored
+        before, self.current = self.current, in_force(self.static, new)
+        names = _changed(before, self.current)
+        if not names:
+            return
+        logger.info("Node %d: settings in force now: %s", node_id, _shown(self.current, names))
+        for follower in self._followers:
+            follower(before, self.current)
+
+
+def _changed(before: BrokerConfig, now: BrokerConfig) -> list[str]:
+    names = sorted(before.dynamic.keys() | now.dynamic.keys())
+    return [name for name in names if before.dynamic.get(name) != now.dynamic.get(name)]
+
+
+def _shown(config: BrokerConfig, names: list[str]) -> str:
+    """`name=value`, without passwords; `name` alone for one that has the value of the file again."""
+    return ", ".join(
+        f"{name}={'[hidden]' if _is_hidden(name) else shown(config.dynamic[name])}"
+        if name in config.dynamic
+        else f"{name} as in the file"
+        for name in names
+    )
+
+
+def _is_hidden(name: str) -> bool:
+    row = broker_key(name)
+    return row is None or row.sensitive

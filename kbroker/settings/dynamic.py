@@ -1,0 +1,208 @@
+"""Settings of brokers that are altered while they run (KIP-226): which keys at which scope, and what
+they come to with those of the file.
+
+A resource is one broker, or the cluster default, which holds for every broker. What is set there is
+stored as ConfigRecords. `check_altered` decides on an alteration, on the broker that is asked;
+`in_force` makes the settings that hold out of what is stored, and leaves out what this version does
+not accept: another broker, or another version, may have written it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.log_lines import shown
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
+from kbroker.settings.served import OWN_KEYS
+from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+
+logger = logging.getLogger(__name__)
+
+LISTENER_KEY: Final = re.compile(r"listener\.name\.([^.]*)\.(.*)")
+"""`listener.name.<listener>.<key>`: of one listener."""
+
+CLUSTER_LISTENER_KEYS: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
+"""Keys of one listener that may be set for all brokers; other ones only for one broker."""
+
+_SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
+_SECURITY_KEYS: Final = frozenset({"principal.builder.class", "connections.max.reauth.ms"})
+
+NOT_WHILE_RUNNING: Final = frozenset({"listeners", "listener.security.protocol.map"})
+"""Kafka opens and closes listeners while it runs; here a restart does that."""
+
+POOL_KEYS: Final = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "num.network.threads",
+    "log.cleaner.threads",
+)
+"""Numbers of threads: one alteration at most halves or doubles one of them."""
+
+CLAMPED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
+    f"group.{kind}.assignment.interval.ms": (
+        f"group.{kind}.min.assignment.interval.ms",
+        f"group.{kind}.max.assignment.interval.ms",
+    )
+    for kind in ("consumer", "share", "streams")
+}
+"""A stored value outside of these bounds, which only the file sets, counts as the nearest bound."""
+
+
+class DynamicConfigs(NamedTuple):
+    """The dynamic settings, as text: of this broker, and of all brokers (cluster-wide default)."""
+
+    broker: Mapping[str, str] = {}
+    default: Mapping[str, str] = {}
+
+    @property
+    def merged(self) -> dict[str, str]:
+        """What holds of both."""
+        return {**self.default, **self.broker}
+
+    def replaced(self, values: Mapping[str, str], *, of_broker: bool) -> DynamicConfigs:
+        """With other settings of the broker, or of all."""
+        return self._replace(broker=values) if of_broker else self._replace(default=values)
+
+
+def broker_key(name: str) -> ConfigKey | None:
+    """The row of a key of brokers; that of `listener.name.<listener>.<key>` is the row of <key>."""
+    key = BROKER_KEYS.get(name) or OWN_KEYS.get(name) or DYNAMIC_ONLY_KEYS.get(name)
+    match = LISTENER_KEY.fullmatch(name) if key is None else None
+    return BROKER_KEYS.get(match[2]) if match else key
+
+
+def check_key(name: str, value: str, *, of_broker: bool) -> None:
+    """Raises ConfigError for a key that cannot be set at that scope while the broker runs, or for
+    an invalid value. of_broker: for one broker. A key that is not in Kafka's table passes.
+    """
+    row = broker_key(name)
+    if row is None:
+        return
+    listener = LISTENER_KEY.fullmatch(name)
+    base = listener[2] if listener else name
+    if row.update_mode == READ_ONLY or (base in NOT_WHILE_RUNNING and not listener):
+        message = (
+            f"Cannot update these configs dynamically: [{shown(name)}]; set it in the properties file of"
+            " each broker and restart"
+        )
+        raise ConfigError(name, value, message)
+    if base.startswith(_SECURITY_PREFIXES) or base in _SECURITY_KEYS:
+        message = (
+            f"{shown(name)}: this version of kbroker serves neither TLS nor SASL, so that the setting"
+            " would protect nothing"
+        )
+        raise ConfigError(name, None, message)
+    is_of_cluster = base in CLUSTER_LISTENER_KEYS if listener else row.update_mode == CLUSTER
+    if not of_broker and not is_of_cluster:
+        message = (
+            "Cannot update these configs at default cluster level, broker id must be specified:"
+            f" [{shown(name)}]"
+        )
+        raise ConfigError(name, value, message)
+    parse(row._replace(name=name), value)
+
+
+def accepted(values: Mapping[str, str], *, of_broker: bool) -> dict[str, str]:
+    """What `check_key` lets pass."""
+    return dict(_accepted(values, of_broker))
+
+
+def _accepted(values: Mapping[str, str], of_broker: bool) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        try:
+            check_key(name, value, of_broker=of_broker)
+        except ConfigError:
+            continue
+        yield name, value
+
+
+class StoredConfigs(Protocol):
+    """The part of the metadata image that is needed here."""
+
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]: ...
+
+
+def stored_configs(image: StoredConfigs, node_id: int) -> DynamicConfigs:
+    """What is stored for a node, as far as it is accepted."""
+    return DynamicConfigs(
+        accepted(image.broker_configs(node_id), of_broker=True),
+        accepted(image.broker_configs(None), of_broker=False),
+    )
+
+
+def check_altered(
+    current: BrokerConfig, stored: DynamicConfigs, values: Mapping[str, str], *, of_broker: bool
+) -> None:
+    """Raises ConfigError, with Kafka's words and ours in one line, unless `values` may be the
+    settings of a resource. current: in force now. stored: of both resources. Unlike Kafka, which
+    keeps them for its plug-ins, unknown keys are refused.
+    """
+    before = stored.broker if of_broker else stored.default
+    for name, value in values.items():
+        if broker_key(name) is None and before.get(name) != value:
+            raise ConfigError(name, value, f"Unknown config name: {shown(name)}{_suggestion(name)}")
+        check_key(name, value, of_broker=of_broker)
+    altered = current.with_dynamic(stored.replaced(values, of_broker=of_broker).merged)
+    for name in POOL_KEYS:
+        _check_pool(name, current.get_int(name), altered.get_int(name))
+
+
+def _suggestion(name: str) -> str:
+    from difflib import get_close_matches
+
+    known = [row.name for row in BROKER_KEYS.values() if row.update_mode != READ_ONLY]
+    close = get_close_matches(name[:100], known, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _check_pool(name: str, old: int, new: int) -> None:
+    if new == old:
+        return
+    message = f"Dynamic thread count update validation failed for {name}={new}, value should "
+    if new < 1:
+        raise ConfigError(name, str(new), f"{message}be at least 1")
+    if new < old // 2:
+        message += f"be at least half the current value {old}"
+        raise ConfigError(name, str(new), message)
+    if new > old * 2:
+        message += f"not be greater than double the current value {old}"
+        raise ConfigError(name, str(new), message)
+
+
+def in_force(static: BrokerConfig, image: StoredConfigs) -> BrokerConfig:
+    """The settings that hold: those of the file under the stored ones. What is not accepted of
+    these is left out, with a line that says so.
+    """
+    node_id = static.node_id
+    values = DynamicConfigs(
+        _said(image.broker_configs(node_id), f"broker {node_id}", of_broker=True),
+        _said(image.broker_configs(None), "all brokers", of_broker=False),
+    ).merged
+    for name, (low, high) in CLAMPED_KEYS.items():
+        if name in values:
+            value = max(int(values[name]), static.get_int(low))
+            values[name] = str(min(value, static.get_int(high)))
+    while True:
+        try:
+            return static.with_dynamic(values) if values else static
+        except ConfigError as error:  # of two keys together
+            logger.error("the stored setting is ignored: %s", shown(error))
+            if values.pop(error.name, None) is None:
+                return static
+
+
+def _said(values: Mapping[str, str], whose: str, *, of_broker: bool) -> dict[str, str]:
+    kept = accepted(values, of_broker=of_broker)
+    ignored = sorted(values.keys() - kept.keys())
+    if ignored:
+        logger.error("stored settings of %s are ignored: %s", whose, shown(", ".join(ignored)))
+    return kept
+
