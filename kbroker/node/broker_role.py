@@ -42,6 +42,7 @@ from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
 from kbroker.node.quotas import client_quotas
+from kbroker.node.replication_throttles import ReplicationThrottles
 from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.ports import Deferred, Timers
@@ -58,6 +59,7 @@ from kbroker.settings.log_config import LogConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
 
 if TYPE_CHECKING:
+    from kbroker.broker.telemetry import Telemetry
     from kbroker.node.replication import BrokerReplication
 
 logger = logging.getLogger(__name__)
@@ -170,6 +172,7 @@ class BrokerRole:
             self._replication = self._replicate(channel, replicas, lifecycle)
         self._services = services = self._build_services(channel, replicas, lifecycle)
         self._dynamic.follow(self._reconfigure)
+        self._throttle(replicas)
         failed = sorted(set(registered) - set(self._logs.directory_ids()))
         if failed:
             await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
@@ -190,6 +193,17 @@ class BrokerRole:
         services.replicas.reconfigure(now)
         if self._replication is not None:
             self._replication.reconfigure(now)
+
+    def _throttle(self, replicas: ReplicaManager) -> None:
+        """Hold replication to the rates in the metadata."""
+        throttles = ReplicationThrottles(
+            self._config.node_id,
+            leader=replicas.leader_throttle,
+            follower=replicas.follower_throttle,
+        )
+        throttles.reconfigure(self._config)
+        self._dynamic.follow(lambda _, now: throttles.reconfigure(now))
+        self._log.loader.on_image(throttles.on_image)
 
     def _when_applied(self) -> Deferred[None]:
         """Resolves once all images published so far are carried out."""
@@ -358,7 +372,21 @@ class BrokerRole:
             memory=self._memory,
             quotas=client_quotas(config),
             random=random,
+            telemetry=self._build_telemetry(),
         )
+
+    def _build_telemetry(self) -> Telemetry | None:
+        if not self._config.get_string("kbroker.telemetry.receiver"):
+            return None  # and nothing of it is imported
+        from kbroker.node.telemetry import build_telemetry
+
+        resources = self._resources
+        telemetry = build_telemetry(
+            self._config, offloads=resources.offload, random=resources.random
+        )
+        if telemetry is not None:
+            self._log.loader.on_image(telemetry.on_image)
+        return telemetry
 
     def _build_listener(self, services: Services) -> MetadataListener:
         publisher = Publisher(

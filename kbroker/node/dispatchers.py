@@ -13,7 +13,12 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import ListenerType
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.forwarding import Forwarder, LocalForwarder, RequestForwarder
-from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
+from kbroker.server.handlers import (
+    all_handlers,
+    controller_handlers,
+    forwarded_handlers,
+    telemetry_handlers,
+)
 from kbroker.server.services import ControllerServices, Services
 
 if TYPE_CHECKING:
@@ -58,7 +63,9 @@ def broker_dispatcher(
     """For the connections of a broker. controllers: those of a node that is its whole cluster; any
     other broker forwards to the active controller over the wire. handlers: in place of all.
     """
-    own = all_handlers() if handlers is None else handlers
+    own = handlers
+    if own is None:
+        own = all_handlers() + ([] if services.telemetry is None else telemetry_handlers())
     if controllers is None:
         forwarder: Forwarder = RequestForwarder(forwarded_handlers(), services, to_controller)
         return Dispatcher(own, services, forwarder=forwarder)

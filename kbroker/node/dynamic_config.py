@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from kbroker.log_lines import shown
 from kbroker.metadata.image import MetadataImage
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.dynamic import broker_key, in_force
+from kbroker.settings.dynamic import acts, broker_key, in_force
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,10 @@ class DynamicConfig:
         if not names:
             return
         logger.info("Node %d: settings in force now: %s", node_id, _shown(self.current, names))
+        idle = [name for name in names if not acts(name)]
+        if idle:
+            text = shown(", ".join(idle))
+            logger.warning("Node %d: no effect in this version of kbroker: %s", node_id, text)
         for follower in self._followers:
             follower(before, self.current)
 

@@ -286,7 +286,7 @@ class Broker:
         shared = servers.shared(
             dispatcher,
             on_storage_error=self.services.replicas.logs.directory_failed,
-            on_lost=self.services.share_reader.disconnected,
+            on_lost=self.services.disconnected,
         )
         enforce_client_quotas(self.services, self.metadata, dispatcher, shared)
         await self._serve_metrics(dispatcher, shared)

@@ -42,6 +42,12 @@ Records = bytes | bytearray | memoryview | RecordsPayload
 """A records field: whole batches, or something by reference that knows its size."""
 
 
+def size_of(records: Records) -> int:
+    """Bytes, of records at hand or by reference."""
+    return len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size
+
+
+
 class _Missing:
     """The mark for an argument that was not given, where the default is a fresh object."""
 

@@ -20,9 +20,9 @@ from kbroker.ports import Deferred, Memory, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.pieces import merge
-from kbroker.protocol.schema import Records
+from kbroker.protocol.schema import size_of
 from kbroker.replication.fetch_session import FetchContext
-from kbroker.replication.fetch_set import FetchPartition, FetchSet, TopicKey
+from kbroker.replication.fetch_set import FetchPartition, FetchSet, ReadingSteps, TopicKey
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_read import (
     NO_EPOCH,
@@ -34,6 +34,7 @@ from kbroker.replication.partition_read import (
     readable_end,
 )
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
+from kbroker.replication.throttle import ReplicationThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class FetchReader:
 
     find: the hosted partition of (topic name or id, index), or the error to answer.
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
-    memory: told of what large fetches hold while they wait.
+    throttle: of the followers of this broker. memory: told of what large fetches hold while they wait.
     """
 
     __slots__ = (
@@ -101,6 +102,7 @@ class FetchReader:
         "_heavy",
         "_on_storage_error",
         "_purgatory",
+        "_throttle",
         "_timers",
         "_traffic",
         "memory",
@@ -114,8 +116,10 @@ class FetchReader:
         purgatory: Purgatory,
         timers: Timers,
         traffic: TopicTraffic,
+        throttle: ReplicationThrottle,
         memory: Memory | None = None,
     ) -> None:
+        self._throttle = throttle
         self._traffic = traffic
         self.memory = memory or UnlimitedMemory()
         self._heavy: set[_PendingFetch] = set()
@@ -156,7 +160,7 @@ class FetchReader:
         """
         fetch_set = context.fetch_set
         progress = _Progress()
-        reading = _Reading()
+        reading = ReadingSteps()
         fetch_set.waiter = reading
         try:
             yield None
@@ -271,8 +275,14 @@ class FetchReader:
                     progress.urgent |= found not in _NOT_FOUND
                     continue
                 partition = wanted.partition = found
+            at_most, at_least_one = left, not size_bytes
+            if follows and self._throttle.is_active:
+                is_in_sync = fetch_set.replica_id in partition.isr
+                now_ms = self._timers.monotonic_ms()
+                if self._throttle.holds_back(partition.topic_partition, is_in_sync, now_ms):
+                    at_most, at_least_one = 0, False
             try:
-                data = read_partition(partition, wanted, left, not size_bytes, self._timers)
+                data = read_partition(partition, wanted, at_most, at_least_one, self._timers)
             except KafkaError as error:
                 if error.code == ErrorCode.CORRUPT_MESSAGE:
                     self._say_once(partition, error)
@@ -337,6 +347,13 @@ class FetchReader:
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
         """Partitions grouped by topic as they come; a full response keeps the request's order."""
         self._traffic.bytes_out += progress.size_bytes
+        if context.fetch_set.replica_id >= 0 and self._throttle.is_active:
+            sent = (
+                (wanted.partition.topic_partition, data.records or b"")
+                for wanted, data in progress.outgoing.items()
+                if wanted.partition is not None
+            )
+            self._throttle.count(sent, self._timers.monotonic_ms())
         responses: list[FetchResponse.FetchableTopicResponse] = []
         topic: TopicKey | None = None
         partitions: list[PartitionData] = []
@@ -367,11 +384,6 @@ class FetchReader:
             piece.size_bytes = 0
             yield None
         return response
-
-
-def size_of(records: Records) -> int:
-    """Bytes, of records at hand or by reference."""
-    return len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size
 
 
 def _held_bytes(fetch_set: FetchSet, progress: _Progress) -> int:
@@ -479,19 +491,3 @@ class _PendingSteps(_PendingFetch):
         """The response is made in steps."""
         self.forget_what_moved()
         self.response.resolve(FetchResponse())
-
-
-class _Reading:
-    """In the place of the fetch that waits, while one reads in steps."""
-
-    __slots__ = ("added_bytes", "is_ready")
-
-    def __init__(self) -> None:
-        self.added_bytes = 0
-        self.is_ready = False
-
-    def more(self, added_bytes: int) -> None:
-        self.added_bytes += added_bytes
-
-    def ready(self) -> None:
-        self.is_ready = True

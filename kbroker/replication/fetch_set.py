@@ -288,3 +288,21 @@ class FetchSet:
 
 def name_bytes(topic: TopicKey) -> int:
     return TOPIC_BYTES + CHARACTER_BYTES * len(topic)
+
+
+class ReadingSteps:
+    """In the place of the fetch that waits, while one reads its set in steps."""
+
+    __slots__ = ("added_bytes", "is_ready")
+
+    def __init__(self) -> None:
+        self.added_bytes = 0
+        self.is_ready = False
+
+    def more(self, added_bytes: int) -> None:
+        """A partition of the set has so many more bytes to read."""
+        self.added_bytes += added_bytes
+
+    def ready(self) -> None:
+        """A partition was lost."""
+        self.is_ready = True

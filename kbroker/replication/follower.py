@@ -45,6 +45,10 @@ from kbroker.replication.follower_session import (
     Position,
 )
 from kbroker.replication.partition import Partition
+from kbroker.replication.throttle import ReplicationThrottle
+
+HELD_BACK_MS: Final = 250
+"""How long a throttled partition is left alone before it is looked at again."""
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -52,7 +56,7 @@ EARLIEST_TIMESTAMP: Final = -2
 
 class Follower:
     """The followers of one leader. node_id: this broker. broker_epoch: gives that of its present
-    registration. backoff_ms: replica.fetch.backoff.ms.
+    registration. backoff_ms: replica.fetch.backoff.ms. throttle: of what this broker fetches.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class Follower:
         *,
         backoff_ms: int,
         broker_epoch: Callable[[], int],
+        throttle: ReplicationThrottle | None = None,
     ) -> None:
         self._node_id = node_id
+        self._throttle = throttle or ReplicationThrottle()
         self._backoff_ms = backoff_ms
         self._broker_epoch = broker_epoch
         self._session = FollowerSession(limits)
@@ -73,6 +79,8 @@ class Follower:
         """Partitions that the session may have at another position than they are."""
         self._delayed: dict[FollowedPartition, int] = {}
         """When each is due again; the delay is always the same, so the first is due first."""
+        self._held_back: dict[FollowedPartition, int] = {}
+        """Until when each throttled one is not fetched."""
         self._truncating: list[FollowedPartition] = []
         self._out_of_range: dict[FollowedPartition, None] = {}
         self._under_way: set[FollowedPartition] = set()
@@ -129,6 +137,7 @@ class Follower:
         key = followed.key
         del self._followed[key]
         self._delayed.pop(followed, None)
+        self._held_back.pop(followed, None)
         self._out_of_range.pop(followed, None)
         self._changed[key] = None
 
@@ -144,6 +153,8 @@ class Follower:
             return effects
         if self._out_of_range:
             return [SendListOffsets(self._offsets_request())]
+        if self._throttle.is_active:
+            self._hold_back(now_ms)
         request = self._fetch_request()
         if request is None:
             return []
@@ -154,16 +165,30 @@ class Follower:
         """When `poll` is due if nothing happens before."""
         if self._awaits_fetch or self._asked_offsets or self._under_way:
             return None
-        return next(iter(self._delayed.values()), None)
+        due_ms = [next(iter(each.values())) for each in (self._delayed, self._held_back) if each]
+        return min(due_ms, default=None)
 
     def _end_delays(self, now_ms: int) -> None:
-        while self._delayed:
-            followed, due_ms = next(iter(self._delayed.items()))
-            if due_ms > now_ms:
-                return
-            del self._delayed[followed]
-            followed.is_delayed = False
-            self._changed[followed.key] = None
+        for waiting in (self._delayed, self._held_back):
+            while waiting:
+                followed, due_ms = next(iter(waiting.items()))
+                if due_ms > now_ms:
+                    break
+                del waiting[followed]
+                followed.is_delayed = followed in self._delayed or followed in self._held_back
+                self._changed[followed.key] = None
+
+    def _hold_back(self, now_ms: int) -> None:
+        """Fetch nothing of throttled partitions that lag, while their bytes exceed the rate."""
+        throttle = self._throttle
+        if not throttle.is_exceeded(now_ms):
+            return
+        for followed in self._followed.values():
+            name = followed.partition.topic_partition
+            if followed.is_ready and throttle.holds_back(name, followed.lag == 0, now_ms):
+                followed.is_delayed = True
+                self._held_back[followed] = now_ms + HELD_BACK_MS
+                self._changed[followed.key] = None
 
     def _start_changed(self) -> Iterator[Effect]:
         """Set the positions of partitions that are followed anew. Without leader epochs nothing
@@ -276,6 +301,9 @@ class Follower:
         else:
             self._under_way.add(followed)
             followed.leader_offset = data.high_watermark
+            if data.records and self._throttle.is_active:
+                fetched = (followed.partition.topic_partition, data.records)
+                self._throttle.count([fetched], now_ms)
             yield AppendFetched(
                 followed, data.records or b"", data.high_watermark, data.log_start_offset
             )
@@ -417,6 +445,7 @@ class Follower:
     def _fail(self, followed: FollowedPartition, reason: str) -> ReportFailed:
         followed.state = FollowState.FAILED
         self._delayed.pop(followed, None)
+        self._held_back.pop(followed, None)
         self._out_of_range.pop(followed, None)
         self._changed[followed.key] = None
         return ReportFailed(followed, reason)

@@ -25,6 +25,7 @@ from prometheus_client.core import (
 )
 
 from kbroker import __version__
+from kbroker.broker.telemetry import Telemetry
 from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.metrics import Histogram
@@ -73,6 +74,8 @@ def broker_families(sources: MetricsSources) -> Iterator[Metric]:
     yield from _groups(sources.services)
     yield from _loop(sources.stalls)
     yield from _memory(sources.services.memory)
+    if sources.services.telemetry is not None:
+        yield from _telemetry(sources.services.telemetry)
     yield from _process()
 
 
@@ -102,6 +105,34 @@ def partition_slices(services: Services) -> Iterator[list[Metric]]:
             end.add_metric(values, log.log_end_offset)
             segments.add_metric(values, len(log.segments))
         yield [size, start, end, segments]
+
+
+def telemetry_slices(telemetry: Telemetry) -> Iterator[tuple[str, Metric]]:
+    """What clients have pushed, `SLICE` values at a time, each with its name; all of one name in a
+    row.
+    """
+    for name, samples in telemetry.series.slices(SLICE):
+        family = GaugeMetricFamily(name, "Pushed by clients (KIP-714)")
+        for sample in samples:
+            family.add_sample(name, dict(sample.labels), sample.value)
+        yield name, family
+
+
+def _telemetry(telemetry: Telemetry) -> Iterator[Metric]:
+    prefix = "kafka_server_client_metrics"
+    core = telemetry.core
+    yield _gauge(f"{prefix}_instance_count", "Client instances that are known", core.instance_count)
+    yield _counter(
+        f"{prefix}_unknown_subscription_request",
+        "Pushes for subscriptions that have changed",
+        core.unknown_subscriptions,
+    )
+    yield _counter(f"{prefix}_throttle", "Requests before their push interval", core.throttled)
+    yield _counter(f"{prefix}_plugin_export", "Pushes that were taken", telemetry.exports)
+    yield _counter(f"{prefix}_plugin_error", "Pushes that were not", telemetry.failed_exports)
+    yield _counter(
+        "kbroker_client_metrics_dropped", "Values that were not kept", telemetry.series.dropped
+    )
 
 
 def _traffic(sources: MetricsSources) -> Iterator[Metric]:

@@ -18,7 +18,12 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 
 from kbroker.model import StartupError
-from kbroker.server.metrics import MetricsSources, broker_families, partition_slices
+from kbroker.server.metrics import (
+    MetricsSources,
+    broker_families,
+    partition_slices,
+    telemetry_slices,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +119,12 @@ async def scrape(sources: MetricsSources) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
     for pieces in told:
         yield b"".join(pieces)
+    if sources.services.telemetry is not None:
+        before = ""
+        for name, family in telemetry_slices(sources.services.telemetry):
+            yield render([family], with_head=name != before)
+            before = name
+            await asyncio.sleep(0)
 
 
 def render(families: list[Metric], *, with_head: bool = True) -> bytes:

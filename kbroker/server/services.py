@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker.broker.controller_channel import BrokerChannel, ControllerChannel
     from kbroker.broker.metadata_cache import MetadataCache
     from kbroker.broker.producer_ids import ProducerIdManager
+    from kbroker.broker.telemetry import Telemetry
     from kbroker.broker.transaction_gate import PartitionGate
     from kbroker.controller.service import ControllerService
     from kbroker.coordinator.group.service import GroupCoordinator
@@ -79,7 +80,9 @@ class NodeServices:
 
 @dataclass(slots=True, kw_only=True)
 class Services(NodeServices):
-    """The parts of one running broker. channel: to the active controller, wherever that runs."""
+    """The parts of one running broker. channel: to the active controller, wherever that runs.
+    telemetry: None without a receiver of client metrics.
+    """
 
     channel: BrokerChannel
     replicas: ReplicaManager
@@ -94,6 +97,13 @@ class Services(NodeServices):
     offload: Offload
     random: Random = field(default_factory=Random)
     streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
+    telemetry: Telemetry | None = None
+
+    def disconnected(self, connection_id: str) -> None:
+        """A connection of a client has ended."""
+        self.share_reader.disconnected(connection_id)
+        if self.telemetry is not None:
+            self.telemetry.disconnected(connection_id)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from kbroker.log_lines import shown
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
-from kbroker.settings.served import OWN_KEYS
+from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
 from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,19 @@ def broker_key(name: str) -> ConfigKey | None:
     return BROKER_KEYS.get(match[2]) if match else key
 
 
+def is_security_key(name: str) -> bool:
+    """Whether it would protect something if kbroker acted on it."""
+    return name.startswith(_SECURITY_PREFIXES) or name in _SECURITY_KEYS
+
+
+def acts(name: str) -> bool:
+    """Whether a setting changes what kbroker does, or need not change it."""
+    match = LISTENER_KEY.fullmatch(name)
+    if match:
+        return match[2] in CLUSTER_LISTENER_KEYS
+    return name in SERVED_KEYS or name in QUIET_KEYS or name in DYNAMIC_ONLY_KEYS
+
+
 def check_key(name: str, value: str, *, of_broker: bool) -> None:
     """Raises ConfigError for a key that cannot be set at that scope while the broker runs, or for
     an invalid value. of_broker: for one broker. A key that is not in Kafka's table passes.
@@ -94,7 +107,7 @@ def check_key(name: str, value: str, *, of_broker: bool) -> None:
             " each broker and restart"
         )
         raise ConfigError(name, value, message)
-    if base.startswith(_SECURITY_PREFIXES) or base in _SECURITY_KEYS:
+    if is_security_key(base):
         message = (
             f"{shown(name)}: this version of kbroker serves neither TLS nor SASL, so that the setting"
             " would protect nothing"

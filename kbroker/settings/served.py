@@ -17,7 +17,7 @@ def _words(text: str) -> frozenset[str]:
 
 SERVED_KEYS: Final = _words(
     """
-    advertised.listeners auto.create.topics.enable auto.leader.rebalance.enable
+    advertised.listeners alter.config.policy.class.name auto.create.topics.enable auto.leader.rebalance.enable
     broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
     compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
@@ -28,7 +28,7 @@ SERVED_KEYS: Final = _words(
     controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
     controller.quorum.voters
     controller.quota.window.num controller.quota.window.size.seconds
-    controller.socket.timeout.ms cordoned.log.dirs default.replication.factor delete.topic.enable
+    controller.socket.timeout.ms cordoned.log.dirs create.topic.policy.class.name default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
     group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
@@ -91,12 +91,13 @@ SERVED_KEYS: Final = _words(
     replica.fetch.response.max.bytes replica.fetch.wait.max.ms
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     replica.socket.timeout.ms
+    replication.quota.window.num replication.quota.window.size.seconds
     security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot
     share.coordinator.state.topic.compression.codec share.coordinator.state.topic.num.partitions
     share.coordinator.state.topic.prune.interval.ms
     share.coordinator.state.topic.segment.bytes share.coordinator.write.timeout.ms
     socket.listen.backlog.size socket.receive.buffer.bytes
-    socket.request.max.bytes socket.send.buffer.bytes transaction.state.log.segment.bytes
+    socket.request.max.bytes socket.send.buffer.bytes telemetry.max.bytes transaction.state.log.segment.bytes
     transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
     transaction.partition.verification.enable
     transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.num.partitions
@@ -128,6 +129,7 @@ OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
         ConfigKey("kbroker.descriptor.reserve", ConfigType.INT, "64", "[16,...]"),
         ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
+        ConfigKey("kbroker.telemetry.receiver", ConfigType.STRING, ""),
         ConfigKey("kbroker.response.max.bytes", ConfigType.LONG, "67108864", "[1024,...]"),
         ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),
     )

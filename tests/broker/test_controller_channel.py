@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.broker.controller_channel import LocalControllerChannel
-from kbroker.controller.configs import Alteration, AlteredResource
+from kbroker.controller.configs import Alteration, Alterations, AlteredResource
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -58,6 +59,7 @@ def creation(name: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic])
 
 
+CLIENT = ClientIdentity("User:alice", "10.0.0.1")
 ALTERED = AlteredResource(ResourceType.TOPIC, "there", (Alteration("retention.ms", 0, "5"),))
 MORE = CreatePartitionsRequest(
     topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="there", count=2, assignments=None)]
@@ -88,7 +90,7 @@ UPDATE = UpdateFeaturesRequest(
             id="internal topic",
         ),
         pytest.param(
-            lambda channel: channel.alter_configs([ALTERED], incremental=True, validate_only=False),
+            lambda channel: channel.alter_configs(Alterations([ALTERED], incremental=True), CLIENT),
             id="IncrementalAlterConfigs",
         ),
         pytest.param(

@@ -5,7 +5,7 @@ responses. When requests are sent again is in `test_node_to_controller`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -14,15 +14,17 @@ from kbroker.broker.node_to_controller import ActiveController, NodeToController
 from kbroker.broker.principal_requests import CORRELATION_ID
 from kbroker.broker.remote_controller_channel import RemoteControllerChannel
 from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.configs import Alteration, Alterations, AlteredResource, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.image import Endpoint
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, valid_versions
+from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.forwarded_client import client_of
-from kbroker.protocol.framing import encode_response_frame
+from kbroker.protocol.framing import decode_request_header, encode_response_frame
 from kbroker.protocol.messages.cluster import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -36,6 +38,12 @@ from kbroker.protocol.messages.cluster import (
     BrokerRegistrationResponse,
     EnvelopeRequest,
     EnvelopeResponse,
+)
+from kbroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.schema import Request, Response
@@ -55,6 +63,8 @@ APIS = (
     ApiKey.ALLOCATE_PRODUCER_IDS,
     ApiKey.ALTER_PARTITION,
     ApiKey.CREATE_TOPICS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.ENVELOPE,
 )
 
@@ -327,9 +337,10 @@ def test_a_creation_that_times_out_can_be_asked_for_again(world: World) -> None:
 CLIENT = ClientIdentity("User:alice", "10.0.0.9", client_id="app")
 
 
-def envelope_of(response: CreateTopicsResponse) -> EnvelopeResponse:
-    version = valid_versions(ApiKey.CREATE_TOPICS)[1]
-    parts = encode_response_frame(ApiKey.CREATE_TOPICS, version, CORRELATION_ID, response)
+def envelope_of(response: Response) -> EnvelopeResponse:
+    key = ApiKey(response.API_KEY)
+    version = valid_versions(key)[1]
+    parts = encode_response_frame(key, version, CORRELATION_ID, response)
     return EnvelopeResponse(response_data=b"".join(cast(list[bytes], parts))[4:])
 
 
@@ -340,6 +351,73 @@ def test_topics_for_a_client_are_created_in_its_name(world: World) -> None:
     assert [each.name for each in world.value(streams).topics] == ["u"]
     assert [client_of(each).principal for each in world.sent(EnvelopeRequest)] == ["User:alice"] * 2
     assert world.sent(CreateTopicsRequest) == []
+
+
+def request_in(envelope: EnvelopeRequest, kind: type[Q]) -> Q:
+    """The request that an Envelope carries."""
+    frame = envelope.request_data
+    header = decode_request_header(memoryview(frame))
+    request, _ = decode(kind, frame, header.api_version, header.body_position)
+    return request
+
+
+ALTERED = (
+    AlteredResource(2, "t", [Alteration("retention.ms", 0, "5"), Alteration("x", 1, None)]),
+    AlteredResource(4, "", [Alteration("log.retention.ms", 2, "5")]),
+)
+
+
+def altered_by(kind: Any, *results: tuple[int, str, ErrorCode]) -> Response:
+    """The controller's response, in its own order."""
+    response: Response = kind(
+        responses=[
+            kind.AlterConfigsResourceResponse(
+                resource_type=resource_type,
+                resource_name=name,
+                error_code=int(error),
+                error_message="no" if error else None,
+            )
+            for resource_type, name, error in results
+        ]
+    )
+    return response
+
+
+def test_settings_are_altered_in_the_name_of_the_client(world: World) -> None:
+    results = ((4, "", ErrorCode.NONE), (2, "t", ErrorCode.INVALID_CONFIG))
+    world.given(
+        envelope_of(altered_by(IncrementalAlterConfigsResponse, *results)),
+        envelope_of(altered_by(AlterConfigsResponse, *results)),
+    )
+    expected = [Outcome(ErrorCode.INVALID_CONFIG, "no"), Outcome(ErrorCode.NONE, None)]
+    incremental = Alterations(ALTERED, incremental=True, validate_only=True)
+    assert world.value(world.channel.alter_configs(incremental, CLIENT)) == expected
+    whole = Alterations(ALTERED, incremental=False)
+    assert world.value(world.channel.alter_configs(whole, CLIENT)) == expected
+    first, second = world.sent(EnvelopeRequest)
+    assert client_of(first).principal == "User:alice"
+    sent = request_in(first, IncrementalAlterConfigsRequest)
+    assert sent.validate_only
+    assert [
+        (each.resource_type, each.resource_name, [
+            (one.name, one.config_operation, one.value) for one in each.configs
+        ])
+        for each in sent.resources
+    ] == [
+        (2, "t", [("retention.ms", 0, "5"), ("x", 1, None)]),
+        (4, "", [("log.retention.ms", 2, "5")]),
+    ]  # fmt: skip
+    replaced = request_in(second, AlterConfigsRequest)
+    assert not replaced.validate_only
+    assert [each.resource_name for each in replaced.resources] == ["t", ""]
+
+
+def test_a_controller_that_answers_too_few_resources(world: World) -> None:
+    world.given(
+        envelope_of(altered_by(IncrementalAlterConfigsResponse, (2, "t", ErrorCode.NONE)))
+    )
+    answer = world.channel.alter_configs(Alterations(ALTERED, incremental=True), CLIENT)
+    assert world.error(answer) is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_settings_that_this_broker_has_not_are_the_controllers() -> None:

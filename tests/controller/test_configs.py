@@ -7,18 +7,22 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.configs import (
+    ALTERED,
     Alteration,
+    Alterations,
     AlteredResource,
     Operation,
     Outcome,
     _altered_list,
 )
+from kbroker.controller.policies import AlteredConfigs, Policies, PolicyViolation
+from kbroker.controller.result import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.keys import ResourceType
 from tests.controller.cluster import Cluster, topic
 
-TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+TOPIC, GROUP, BROKER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
 REPLICAS = "follower.replication.throttled.replicas"
 
 
@@ -32,9 +36,8 @@ def cluster() -> Cluster:
 def alter(
     cluster: Cluster, *resources: AlteredResource, validate_only: bool = False
 ) -> list[Outcome]:
-    return cluster.run(
-        cluster.controller.alter_configs(resources, incremental=True, validate_only=validate_only)
-    )
+    request = Alterations(resources, incremental=True, validate_only=validate_only)
+    return cluster.run(cluster.controller.alter_configs(request))
 
 
 def setting(
@@ -76,11 +79,12 @@ def test_a_list_does_not_grow_without_end(cluster: Cluster) -> None:
 
 def test_a_new_minimum_makes_void_what_elr_knew(cluster: Cluster) -> None:
     resource = setting(TOPIC, "t", "min.insync.replicas", "2")
-    result = cluster.controller.alter_configs([resource], incremental=True, validate_only=False)
+    request = Alterations([resource], incremental=True)
+    result = at_once(cluster.controller.alter_configs(request))
     assert [type(record) for record in result.records] == [ConfigRecord, ClearElrRecord]
     without = Cluster(elr=False)
     without.create(topic("t"))
-    result = without.controller.alter_configs([resource], incremental=True, validate_only=False)
+    result = at_once(without.controller.alter_configs(request))
     assert [type(record) for record in result.records] == [ConfigRecord]
 
 
@@ -89,21 +93,123 @@ def test_operations_that_do_not_exist(cluster: Cluster) -> None:
     assert outcome.error is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("kind", [0, int(ResourceType.BROKER_LOGGER), 99])
+def test_other_resources_are_not_stored(cluster: Cluster, kind: int) -> None:
+    (outcome,) = alter(cluster, setting(kind, "1", "kbroker", "INFO"))
+    assert outcome == Outcome(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def direct(cluster: Cluster, *resources: AlteredResource) -> list[Outcome]:
+    """Asked of the controller itself, so that no broker has checked anything."""
+    request = Alterations(resources, incremental=True, from_broker=False)
+    return cluster.run(cluster.controller.alter_configs(request))
+
+
+def test_settings_of_brokers_are_stored_also_if_they_do_not_change(cluster: Cluster) -> None:
+    resource = setting(BROKER, "1", "log.retention.ms", "5")
+    assert alter(cluster, resource) == [ALTERED]
+    assert cluster.image.broker_configs(1) == {"log.retention.ms": "5"}
+    written = len(cluster.log)
+    assert alter(cluster, resource) == [ALTERED]
+    assert len(cluster.log) == written + 1
+    assert alter(cluster, setting(BROKER, "1", "log.retention.ms", None, Operation.DELETE))
+    assert cluster.image.broker_configs(1) == {}
+
+
 @pytest.mark.parametrize(
-    "kind", [ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS]
+    ("name", "key", "value", "error"),
+    [
+        pytest.param("x", "log.retention.ms", "5", ErrorCode.INVALID_REQUEST, id="no number"),
+        pytest.param("01", "log.retention.ms", "5", ErrorCode.INVALID_REQUEST, id="spelling"),
+        pytest.param("-1", "log.retention.ms", "5", ErrorCode.INVALID_REQUEST, id="negative"),
+        pytest.param("7", "log.retention.ms", "5", ErrorCode.BROKER_ID_NOT_REGISTERED, id="gone"),
+        pytest.param("1", "log.retention.ms", "soon", ErrorCode.INVALID_CONFIG, id="value"),
+        pytest.param("1", "num.partitions", "5", ErrorCode.INVALID_CONFIG, id="read-only"),
+        pytest.param("", "cordoned.log.dirs", "*", ErrorCode.INVALID_CONFIG, id="scope"),
+        pytest.param("1", "cordoned.log.dirs", "/d", ErrorCode.INVALID_CONFIG, id="directory"),
+        pytest.param("1", "min.insync.replicas", "2", ErrorCode.INVALID_CONFIG, id="ELR"),
+    ],
 )
-def test_what_cannot_be_altered_yet_is_refused(cluster: Cluster, kind: ResourceType) -> None:
-    (outcome,) = alter(cluster, setting(kind, "1", "log.retention.ms", "5"))
-    assert outcome.error is ErrorCode.INVALID_REQUEST
-    assert kind.name in (outcome.message or "")
+def test_what_the_controller_refuses_for_brokers(
+    cluster: Cluster, name: str, key: str, value: str, error: ErrorCode
+) -> None:
+    (outcome,) = direct(cluster, setting(BROKER, name, key, value))
+    assert outcome.error is error
+    assert cluster.image.broker_configs(1) == {}
+
+
+def test_a_broker_has_checked_its_settings_already(cluster: Cluster) -> None:
+    resource = setting(BROKER, "1", "my.own.key", "5")
+    assert alter(cluster, resource) == [ALTERED]
+    assert alter(cluster, setting(BROKER, "1", "cordoned.log.dirs", "/d")) == [ALTERED]
+    assert direct(cluster, setting(BROKER, "1", "cordoned.log.dirs", "")) == [ALTERED]
+
+
+def test_a_new_minimum_of_all_brokers_makes_void_what_elr_knew(cluster: Cluster) -> None:
+    request = Alterations([setting(BROKER, "", "min.insync.replicas", "2")], incremental=True)
+    result = at_once(cluster.controller.alter_configs(request))
+    assert [type(record) for record in result.records] == [ConfigRecord, ClearElrRecord]
+    (outcome,) = alter(
+        cluster, setting(BROKER, "", "min.insync.replicas", None, Operation.DELETE)
+    )
+    assert outcome.error is ErrorCode.INVALID_CONFIG
+
+
+def test_subscriptions_to_metrics_are_checked(cluster: Cluster) -> None:
+    kind = int(ResourceType.CLIENT_METRICS)
+    outcomes = alter(
+        cluster,
+        setting(kind, "s", "interval.ms", "500"),
+        setting(kind, "t", "interval.ms", "5"),
+        setting(kind, "u", "match", "client_id=("),
+        setting(kind, "v", "metrics", "a.,b.", Operation.APPEND),
+    )
+    assert [outcome.error for outcome in outcomes] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.NONE,
+    ]
+    assert cluster.image.configs.get((kind, "v")) == {"metrics": "a.,b."}
+
+
+class NoShortRetention:
+    """A policy."""
+
+    def __init__(self) -> None:
+        self.asked: list[AlteredConfigs] = []
+
+    def validate(self, altered: AlteredConfigs) -> None:
+        self.asked.append(altered)
+        if altered.configs.get("retention.ms") == "5":
+            raise PolicyViolation("retention is too short")
+
+
+def test_the_policy_of_the_operator_is_asked_last(cluster: Cluster) -> None:
+    policy = NoShortRetention()
+    cluster.controller._policies = Policies(alter_config=policy)
+    alter(cluster, setting(TOPIC, "t", "segment.bytes", "2000000"))
+    (refused, invalid) = alter(
+        cluster,
+        setting(TOPIC, "t", "retention.ms", "5"),
+        setting(TOPIC, "nosuch", "retention.ms", "5"),
+    )
+    assert refused == Outcome(ErrorCode.POLICY_VIOLATION, "retention is too short")
+    assert invalid.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert cluster.image.topic_configs("t") == {"segment.bytes": "2000000"}
+    assert [each.configs for each in policy.asked] == [
+        {"segment.bytes": "2000000"},
+        {"retention.ms": "5"},
+    ]
+    whole = AlteredResource(TOPIC, "t", [Alteration("retention.ms", None, "6")])
+    cluster.run(cluster.controller.alter_configs(Alterations([whole], incremental=False)))
+    assert policy.asked[-1] == AlteredConfigs(TOPIC, "t", {"retention.ms": "6"})
 
 
 def test_a_whole_resource_is_replaced(cluster: Cluster) -> None:
     alter(cluster, setting(TOPIC, "t", "retention.ms", "5"))
     resource = AlteredResource(TOPIC, "t", [Alteration("segment.bytes", None, "2000000")])
-    cluster.run(
-        cluster.controller.alter_configs([resource], incremental=False, validate_only=False)
-    )
+    cluster.run(cluster.controller.alter_configs(Alterations([resource], incremental=False)))
     assert cluster.image.topic_configs("t") == {"segment.bytes": "2000000"}
 
 

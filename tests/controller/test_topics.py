@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.controller.policies import NewTopic, Policies, PolicyViolation
 from kbroker.controller.result import at_once
 from kbroker.model import UNASSIGNED_DIRECTORY, ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -443,3 +444,44 @@ def test_deleted_partitions_are_charged() -> None:
     assert response.responses[3].topic_id == cluster.image.topics["c"].topic_id
     assert response.responses[3].error_message is None
     assert charges.charged == [3, 2]
+
+
+class NamedForTeams:
+    """A policy."""
+
+    def __init__(self) -> None:
+        self.asked: list[NewTopic] = []
+
+    def validate(self, topic: NewTopic) -> None:
+        self.asked.append(topic)
+        if not topic.name.startswith("team"):
+            raise PolicyViolation(f"{topic.name} belongs to no team")
+
+
+def test_the_policy_of_the_operator_may_refuse_a_topic() -> None:
+    cluster, policy = Cluster(brokers=(1, 2)), NamedForTeams()
+    cluster.controller._policies = Policies(create_topic=policy)
+    manual = CreatableTopic(
+        name="team-manual",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[Assignment(partition_index=0, broker_ids=[2, 1])],
+    )
+    counted = CreatableTopic(
+        name="team-counted",
+        num_partitions=3,
+        replication_factor=2,
+        configs=[TopicConfig(name="retention.ms", value="5")],
+    )
+    request = CreateTopicsRequest(topics=[topic("mine"), manual, counted])
+    response = cluster.run(cluster.controller.create_topics(request))
+    assert [(each.error_code, each.error_message) for each in response.topics] == [
+        (ErrorCode.POLICY_VIOLATION, "mine belongs to no team"),
+        (0, None),
+        (0, None),
+    ]
+    assert policy.asked[1:] == [
+        NewTopic("team-manual", None, None, {0: [2, 1]}, {}),
+        NewTopic("team-counted", 3, 2, None, {"retention.ms": "5"}),
+    ]
+    assert set(cluster.image.topics) == {"team-manual", "team-counted"}

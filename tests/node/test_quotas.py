@@ -26,7 +26,7 @@ from kbroker.protocol.messages.quotas import (
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.quotas.rates import QuotaWindow
+from kbroker.replication.rates import QuotaWindow
 from kbroker.server.throttling import ThrottlingDispatcher
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker

@@ -24,6 +24,7 @@ from kbroker.replication.followed_partition import (
 from kbroker.replication.follower import Follower
 from kbroker.replication.follower_session import FetchLimits, PartitionKey
 from kbroker.replication.partition import Partition
+from kbroker.replication.throttle import ReplicationThrottle
 from tests.replication.batch_log import BatchLog
 
 NODE_ID = 2
@@ -69,8 +70,13 @@ class FollowerWorld:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now_ms = 0
+        self.throttle = ReplicationThrottle()
         self.follower = Follower(
-            NODE_ID, FetchLimits(), backoff_ms=BACKOFF_MS, broker_epoch=lambda: BROKER_EPOCH
+            NODE_ID,
+            FetchLimits(),
+            backoff_ms=BACKOFF_MS,
+            broker_epoch=lambda: BROKER_EPOCH,
+            throttle=self.throttle,
         )
         self.partitions: dict[int, Partition] = {}
         self.logs: dict[int, BatchLog] = {}

@@ -285,6 +285,25 @@ def test_a_follower_reads_to_the_log_end_and_moves_the_high_watermark(world: Wor
     assert len(records_of(partitions_of(follower.value)[0])) == 1
 
 
+def test_a_throttled_follower_gets_nothing_above_the_rate_until_it_is_in_sync(world: World) -> None:
+    world.host(0, replicas=(1, 2, 3), isr=(1, 3), partition_epoch=1)
+    world.append()
+    throttle = world.replicas.leader_throttle
+    throttle.limit(10)
+    throttle.mark("t", frozenset({0}))
+
+    def sent_to(replica_id: int) -> int:
+        request = fetch_request({0: 0})
+        request.replica_id = replica_id
+        return len(records_of(partitions_of(world.fetch_now(request))[0]))
+
+    assert sent_to(2) == 1
+    assert sent_to(2) == 0, "the first answer was more than a second's worth"
+    assert sent_to(3) == 1, "in sync"
+    throttle.mark("t", frozenset({1}))
+    assert sent_to(2) == 1
+
+
 def many(count: int) -> dict[int, int]:
     return dict.fromkeys(range(count), 0)
 

@@ -19,7 +19,8 @@ from kbroker.replication.followed_partition import (
     TruncateTo,
     truncation,
 )
-from kbroker.replication.follower import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from kbroker.replication.follower import EARLIEST_TIMESTAMP, HELD_BACK_MS, LATEST_TIMESTAMP
+from kbroker.replication.throttle import EVERY_PARTITION, UNLIMITED
 from tests.decisions import Case, cases
 from tests.replication.followers import (
     BACKOFF_MS,
@@ -336,6 +337,45 @@ def test_after_these_errors_a_partition_waits_out_of_the_session(
     assert not world.fetch().topics
     world.now_ms += 1
     world.answer()
+    assert [each.partition for each in world.fetch().topics[0].partitions] == [0]
+
+
+def test_a_throttled_partition_that_lags_is_left_alone_above_the_rate(
+    world: FollowerWorld,
+) -> None:
+    for index in range(2):
+        world.host(index)
+    world.throttle.limit(1)
+    world.throttle.mark("t", frozenset({0}))
+    world.fetch()
+    world.answer(fetched(0, records=b"\x05\x03", high_watermark=9), fetched(1))
+    request = world.fetch()
+    assert not request.topics
+    assert request.forgotten_topics_data[0].partitions == [0]
+    world.answer()
+    world.fetch()
+    world.now_ms += HELD_BACK_MS
+    world.answer()
+    assert not world.fetch().topics, "2 bytes in the first second are too many"
+    world.now_ms += 2_000
+    world.answer()
+    (topic,) = world.fetch().topics
+    assert [each.partition for each in topic.partitions] == [0]
+    world.answer(fetched(0, records=b"\x05\x06", high_watermark=9))
+    assert world.followed().lag == 0
+    assert [each.fetch_offset for each in world.fetch().topics[0].partitions] == [9], "in sync"
+
+
+def test_throttled_partitions_alone_are_asked_for_again_in_time(world: FollowerWorld) -> None:
+    world.host()
+    world.throttle.limit(0)
+    world.throttle.mark("t", EVERY_PARTITION)
+    world.fetch()
+    world.answer(fetched(records=b"\x05\x03", high_watermark=9), session_id=0)
+    assert not world.poll()
+    assert world.follower.next_deadline_ms() == HELD_BACK_MS
+    world.throttle.limit(UNLIMITED)
+    world.now_ms = HELD_BACK_MS
     assert [each.partition for each in world.fetch().topics[0].partitions] == [0]
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller.configs import ALTERED, Alteration, AlteredResource
+from kbroker.controller.configs import ALTERED, Alteration, Alterations
 from kbroker.controller.configs import Outcome as Altered
 from kbroker.coordinator.transaction.service import LISTED_PER_STEP
 from kbroker.model import TopicPartition
+from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -235,18 +236,17 @@ def test_described_transactions() -> None:
 
 def alter_configs(resources: list[tuple[str, int]]) -> tuple[list[list[str]], list[int]]:
     """What the controller is given in each part, and the answered codes. resources: name and number
-    of settings; a name that it gets twice is refused.
+    of settings; a name that is there twice is refused.
     """
     kind = IncrementalAlterConfigsRequest
     parts: list[list[str]] = []
 
-    def alter(altered: Sequence[AlteredResource], **_: bool) -> Deferred[list[Altered]]:
-        names = [each.name for each in altered]
+    def alter(altered: Alterations, client: ClientIdentity) -> Deferred[list[Altered]]:
+        names = [each.name for each in altered.resources]
         parts.append(names)
-        refused = Altered(ErrorCode.INVALID_REQUEST, "twice")
-        return Deferred.of([refused if names.count(name) > 1 else ALTERED for name in names])
+        return Deferred.of([ALTERED for name in names])
 
-    sliced = Sliced(controller=SimpleNamespace(alter_configs=alter))
+    sliced = Sliced(local_controller=SimpleNamespace(alter_configs=alter))
     request = kind(
         resources=[
             kind.AlterConfigsResource(
@@ -267,7 +267,7 @@ def test_many_resources_are_altered_in_parts() -> None:
     resources = [("twice", 1), *((name, 1) for name in names), *[("twice", 1)] * 500]
     parts, codes = alter_configs(resources)
     assert max(map(len, parts)) <= 64
-    assert list(chain(*parts)) == ["twice", "twice", *names]
+    assert list(chain(*parts)) == names
     assert codes == [ErrorCode.INVALID_REQUEST, *[0] * 500, *[ErrorCode.INVALID_REQUEST] * 500]
 
 

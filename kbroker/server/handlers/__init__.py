@@ -75,6 +75,11 @@ def all_handlers() -> list[ApiHandler[Services]]:
     return handlers
 
 
+def telemetry_handlers() -> list[ApiHandler[Services]]:
+    """The APIs that only a broker with a receiver of client metrics serves."""
+    return list(import_module(f"{__name__}.telemetry").HANDLERS)
+
+
 def controller_handlers() -> list[ApiHandler[ControllerServices]]:
     """Every API of controller listeners."""
     handlers: list[ApiHandler[ControllerServices]] = []

@@ -246,7 +246,7 @@ class _Parts:
         self._request = request
         self._client = context.identity
         self._is_remote = local is None
-        self._channel: BrokerChannel = services.controller if local is not None else _remote(services)
+        self._channel: BrokerChannel = _remote(services) if local is None else local
         is_broker = isinstance(services, Services)
         self._from_broker = is_broker or context.session.is_forwarded
         self._max_alterations = FORWARDED_ALTERATIONS if self._is_remote else ALTERATIONS_PER_PART

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from kbroker.metadata.client_quotas import CONNECTION_CREATION_RATE, IP
 from kbroker.metadata.image import QuotaEntity
-from kbroker.server.quotas.rates import QuotaWindow, SampledRate
+from kbroker.replication.rates import QuotaWindow, SampledRate
 
 UNLIMITED: Final = 2**31 - 1
 """`max.connection.creation.rate` by default."""

@@ -14,7 +14,7 @@ import pytest
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.network.muting import Muting
 from kbroker.server.quotas.connection_rates import ConnectionRates
-from kbroker.server.quotas.rates import QuotaWindow
+from kbroker.replication.rates import QuotaWindow
 from tests.server.loopback import LOOPS, Loopback, run, until
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]

@@ -13,7 +13,7 @@ from kbroker.metadata.client_quotas import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.quotas import client_quotas as module
 from kbroker.server.quotas.client_quotas import ClientQuotas, MutationCharge, RateQuota
-from kbroker.server.quotas.rates import QuotaWindow
+from kbroker.replication.rates import QuotaWindow
 
 ALICE = (("user", "alice"),)
 DEFAULT_CLIENT = (("client-id", None),)

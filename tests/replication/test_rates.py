@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.server.quotas.rates import (
+from kbroker.replication.rates import (
     MAX_THROTTLE_MS,
     QuotaWindow,
     SampledRate,
+    SimpleRate,
     TokenBucket,
     rounded_ms,
 )
@@ -97,3 +98,13 @@ def test_nothing_is_admitted_at_a_rate_of_zero() -> None:
 )
 def test_throttle_times_are_rounded_as_in_java(milliseconds: float, expected: int) -> None:
     assert rounded_ms(milliseconds) == expected
+
+
+def test_a_simple_rate_knows_no_burst() -> None:
+    simple, sampled = SimpleRate(QuotaWindow()), SampledRate(QuotaWindow())
+    for rate in (simple, sampled):
+        rate.record(1000.0, 0)
+    assert simple.measure(0) == 1000.0
+    assert sampled.measure(0) == 100.0
+    assert simple.measure(4000) == 250.0
+    assert simple.measure(60_000) == 0.0

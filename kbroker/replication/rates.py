@@ -110,6 +110,20 @@ class SampledRate:
                 sample.reset(now_ms)
 
 
+class SimpleRate(SampledRate):
+    """The same over the time since the oldest sample began, at least one sample: what came first is
+    no burst (Kafka's SimpleRate).
+    """
+
+    __slots__ = ()
+
+    def window_ms(self, now_ms: int) -> int:
+        """The time that the rate divides by."""
+        self._purge(now_ms)
+        begun_ms = min((sample.start_ms for sample in self._samples), default=now_ms)
+        return max(now_ms - begun_ms, self._window.size_ms, 1)
+
+
 class TokenBucket:
     """Permits that refill at a rate up to a burst (KIP-599); full at first. Negative: overdrawn."""
 

@@ -1,0 +1,147 @@
+"""Which settings of brokers may be altered while they run, and what they come to. What Kafka allows is
+in the facts; through the wire it is in tests/node/test_dynamic_config.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.dynamic import (
+    DynamicConfigs,
+    acts,
+    check_altered,
+    check_key,
+    in_force,
+    is_security_key,
+)
+from kbroker.settings.keys import ConfigError
+from kbroker.settings.table import BROKER_KEYS
+from scripts import configuration_table
+
+DATA = Path(__file__).parents[1] / "data" / "kafka"
+FACTS: list[dict[str, Any]] = json.loads((DATA / "broker-configs.json").read_text())["configs"]
+
+CONFIG = BrokerConfig.from_properties({"node.id": "1", "log.retention.hours": "24"})
+NOTHING = DynamicConfigs()
+
+VALUES = {"boolean": "true", "string": "x", "list": "", "class": "x", "password": "x"}
+OF_KEY = {
+    "compression.type": "zstd",
+    "log.cleanup.policy": "compact",
+    "log.message.timestamp.type": "LogAppendTime",
+}
+
+
+def value_of(fact: dict[str, Any]) -> str:
+    """A value that the key may have."""
+    default = fact["default"]
+    return OF_KEY.get(fact["name"]) or default or VALUES.get(fact["type"], "5")
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["name"])
+def test_keys_are_altered_at_the_scope_that_kafka_allows(fact: dict[str, Any]) -> None:
+    name, mode = fact["name"], fact["updateMode"]
+    value = value_of(fact)
+    refused_here = is_security_key(name) or name in ("listeners", "listener.security.protocol.map")
+    for of_broker in (True, False):
+        allowed = mode == "cluster-wide" or (mode == "per-broker" and of_broker)
+        if allowed and not refused_here:
+            check_altered(CONFIG, NOTHING, {name: value}, of_broker=of_broker)
+        else:
+            with pytest.raises(ConfigError):
+                check_altered(CONFIG, NOTHING, {name: value}, of_broker=of_broker)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("log.retention.ms", "soon", id="type"),
+        pytest.param("log.retention.ms", "0", id="rule"),
+        pytest.param("leader.replication.throttled.rate", "-1", id="dynamic only"),
+        pytest.param("listener.name.plaintext.max.connections", "x", id="listener"),
+        pytest.param("listener.name.internal.ssl.keystore.password", "x", id="security"),
+        pytest.param("log.retenton.ms", "5", id="unknown"),
+        pytest.param("cordoned.log.dirs", "/nosuch", id="directory"),
+        pytest.param("max.connections.per.ip.overrides", "here", id="overrides"),
+        pytest.param("num.io.threads", "17", id="too many threads"),
+        pytest.param("log.cleaner.threads", "0", id="too few threads"),
+    ],
+)
+def test_values_are_checked_as_in_the_file(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_altered(CONFIG, NOTHING, {name: value}, of_broker=True)
+    assert "\n" not in str(refusal.value)
+
+
+def test_settings_of_all_brokers_are_checked_under_those_of_this_one() -> None:
+    low, high = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    stored = DynamicConfigs(broker={low: "50"})
+    check_altered(CONFIG, stored, {high: "60"}, of_broker=False)
+    with pytest.raises(ConfigError):
+        check_altered(CONFIG, stored, {high: "40"}, of_broker=False)
+
+
+def test_what_was_stored_before_hinders_no_other_change() -> None:
+    stored = DynamicConfigs(default={"my.own.key": "5"})
+    values = {"my.own.key": "5", "log.retention.ms": "7"}
+    check_altered(CONFIG, stored, values, of_broker=False)
+    with pytest.raises(ConfigError, match=r"Unknown config name: my\.own\.key"):
+        check_altered(CONFIG, stored, {"my.own.key": "6"}, of_broker=False)
+
+
+def test_a_listener_has_limits_of_its_own_for_all_brokers() -> None:
+    check_key("listener.name.plaintext.max.connections", "5", of_broker=False)
+    with pytest.raises(ConfigError, match="broker id must be specified"):
+        check_key("listener.name.plaintext.connections.max.idle.ms", "x", of_broker=False)
+
+
+class Stored:
+    """What an image has."""
+
+    def __init__(self, broker: dict[str, str], default: dict[str, str]) -> None:
+        self._broker, self._default = broker, default
+
+    def broker_configs(self, broker_id: int | None) -> dict[str, str]:
+        return self._default if broker_id is None else self._broker
+
+
+def test_the_broker_comes_before_all_brokers_and_these_before_the_file() -> None:
+    stored = Stored({"log.retention.ms": "7"}, {"log.retention.ms": "5", "log.segment.bytes": "2000000"})
+    config = in_force(CONFIG, stored)
+    assert config.get_int("log.retention.ms") == 7
+    assert config.get_int("log.segment.bytes") == 2_000_000
+    assert config.get_int("log.retention.hours") == 24
+    assert config.explicit == CONFIG.explicit
+    assert config.is_explicit("log.segment.bytes") and not CONFIG.is_explicit("log.segment.bytes")
+    assert in_force(CONFIG, Stored({}, {})) is CONFIG
+
+
+def test_stored_settings_that_do_not_go_together_are_left_out_one_by_one() -> None:
+    low, high = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    config = in_force(CONFIG, Stored({low: "50", "log.retention.ms": "7"}, {high: "40"}))
+    assert config.get_int(low) <= config.get_int(high)
+    assert config.get_int("log.retention.ms") == 7
+
+
+def test_intervals_stay_within_the_bounds_of_the_file() -> None:
+    name = "group.consumer.assignment.interval.ms"
+    config = in_force(CONFIG, Stored({name: "99999999"}, {}))
+    assert config.get_int(name) == config.get_int("group.consumer.max.assignment.interval.ms")
+
+
+def test_the_page_of_all_keys_is_the_tables() -> None:
+    """`python -m scripts.configuration_table` writes it."""
+    assert configuration_table.PAGE.read_text() == configuration_table.page()
+
+
+def test_what_is_said_to_act_at_once_does_not_need_a_warning() -> None:
+    for key in BROKER_KEYS.values():
+        if configuration_table.status(key) in ("acts at once", "nothing to do"):
+            assert acts(key.name), key.name
+    assert acts("listener.name.plaintext.max.connections")
+    assert not acts("remote.log.reader.threads")
