@@ -28,7 +28,7 @@ from kbroker.protocol.schema import Message, Struct
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
 from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
-from kbroker.settings.table import BROKER_KEYS
+from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.topic_table import TOPIC_KEYS
 from tests.conftest import LONG_FILES
 from tests.untested_modules import REASONS
@@ -170,15 +170,18 @@ def test_configuration_document_has_every_key() -> None:
     }
     internal = {name for name in SERVED_KEYS if BROKER_KEYS[name].internal}
     assert documented >= (SERVED_KEYS - internal) | set(OWN_KEYS) | topics
-    assert documented <= set(BROKER_KEYS) | set(OWN_KEYS) | set(TOPIC_KEYS)
+    known = set(BROKER_KEYS) | set(DYNAMIC_ONLY_KEYS) | set(OWN_KEYS) | set(TOPIC_KEYS)
+    assert documented <= known
 
 
 def test_defaults_in_the_configuration_document() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     broker_part = text[text.index("## Broker") : text.index("## Topics")]
     for name, default in re.findall(r"^\| `([a-z0-9.]+)` \| ([^|]*) \|", broker_part, re.MULTILINE):
-        key = BROKER_KEYS.get(name) or OWN_KEYS[name]
-        expected = BrokerConfig.from_properties({}).default_text(name)
+        key = BROKER_KEYS.get(name) or OWN_KEYS.get(name) or DYNAMIC_ONLY_KEYS[name]
+        expected = key.default
+        if name not in DYNAMIC_ONLY_KEYS:
+            expected = BrokerConfig.from_properties({}).default_text(name)
         plain = default.partition(" (")[0]  # what it comes to may follow in brackets
         shown = {"none": None, "empty": ""}.get(plain, plain)
         assert shown == expected or name in ("node.id", "process.roles"), key.name

@@ -110,10 +110,16 @@ class BrokerChannel(Protocol):
         ...
 
     def heartbeat(
-        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+        self,
+        broker_epoch: int,
+        *,
+        want_fence: bool,
+        want_shut_down: bool,
+        cordoned: Sequence[Uuid] | None = None,
     ) -> Deferred[HeartbeatReply]:
         """BrokerHeartbeat: unfences this broker unless want_fence; want_shut_down begins and
-        completes a controlled shutdown.
+        completes a controlled shutdown. cordoned: the log directories that get no new partitions;
+        None if there is nothing to say of them.
         """
         ...
 
@@ -259,7 +265,12 @@ class LocalControllerChannel:
         return service.register_broker(request, is_in_this_process=True)
 
     def heartbeat(
-        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+        self,
+        broker_epoch: int,
+        *,
+        want_fence: bool,
+        want_shut_down: bool,
+        cordoned: Sequence[Uuid] | None = None,
     ) -> Deferred[HeartbeatReply]:
         """See ControllerChannel."""
         return self._service.heartbeat(
@@ -269,6 +280,7 @@ class LocalControllerChannel:
                 current_metadata_offset=self._service.committed_image.offset,
                 want_fence=want_fence,
                 want_shut_down=want_shut_down,
+                cordoned_log_dirs=None if cordoned is None else list(cordoned),
             )
         )
 

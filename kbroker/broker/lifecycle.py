@@ -14,13 +14,14 @@ the ports `BrokerChannel` and `Timers`. The controller's side is `controller/bro
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, assert_never
 
 from kbroker.broker.controller_channel import BrokerChannel, BrokerRegistrationData
 from kbroker.controller.broker_heartbeat import HeartbeatReply
-from kbroker.model import NO_BROKER_EPOCH
+from kbroker.model import NO_BROKER_EPOCH, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -244,7 +245,9 @@ class LifecycleCore:
 
 
 class BrokerLifecycle:
-    """The loop around the core. Loop thread only."""
+    """The loop around the core. cordoned: the log directories that each heartbeat names as getting
+    no new partitions; None: it says nothing of them. Loop thread only.
+    """
 
     def __init__(
         self,
@@ -254,8 +257,10 @@ class BrokerLifecycle:
         *,
         node_id: int,
         registration: BrokerRegistrationData,
+        cordoned: Callable[[], Sequence[Uuid] | None] = lambda: None,
     ) -> None:
         self._core = core
+        self._cordoned = cordoned
         self._channel = channel
         self._timers = timers
         self._node_id = node_id
@@ -362,6 +367,7 @@ class BrokerLifecycle:
                 heartbeat.broker_epoch,
                 want_fence=heartbeat.want_fence,
                 want_shut_down=heartbeat.want_shut_down,
+                cordoned=self._cordoned(),
             )
         except KafkaError as error:
             failed(error)

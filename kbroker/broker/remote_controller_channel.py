@@ -99,7 +99,12 @@ class RemoteControllerChannel:
         ).then(_broker_epoch)
 
     def heartbeat(
-        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+        self,
+        broker_epoch: int,
+        *,
+        want_fence: bool,
+        want_shut_down: bool,
+        cordoned: Sequence[Uuid] | None = None,
     ) -> Deferred[HeartbeatReply]:
         """See BrokerChannel. Each heartbeat names all directories that failed."""
         self._wishes = want_fence, want_shut_down
@@ -110,6 +115,7 @@ class RemoteControllerChannel:
             want_fence=want_fence,
             want_shut_down=want_shut_down,
             offline_log_dirs=list(self._offline_directories),
+            cordoned_log_dirs=None if cordoned is None else list(cordoned),
         )
         return self._requests.send(
             request, BrokerHeartbeatResponse, purpose=HEARTBEAT, retry_ms=self._session_retry_ms

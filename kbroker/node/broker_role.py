@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,12 +25,13 @@ from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.broker.transaction_gate import PartitionGate
+from kbroker.controller.partition_change import CORDONED_DIRECTORIES_LEVEL
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
 from kbroker.log.manager import LogManager
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
-from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, random_uuid
+from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
 from kbroker.node.coordinators import (
     CoordinatorLog,
     build_group_coordinator,
@@ -284,8 +285,22 @@ class BrokerRole:
             rack=config.get_optional_string("broker.rack"),
         )
         return BrokerLifecycle(
-            core, channel, self._timers, node_id=config.node_id, registration=registration
+            core,
+            channel,
+            self._timers,
+            node_id=config.node_id,
+            registration=registration,
+            cordoned=self._cordoned,
         )
+
+    def _cordoned(self) -> Sequence[Uuid] | None:
+        """What heartbeats say of cordoned.log.dirs: nothing while there are none and were none."""
+        image = self._log.loader.image
+        broker = image.brokers.get(self._config.node_id)
+        if broker is None or image.metadata_version < CORDONED_DIRECTORIES_LEVEL:
+            return None
+        cordoned = self._logs.directory_ids(cordoned=True)
+        return cordoned if cordoned or broker.cordoned_log_dirs else None
 
     def _report_directories(
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle

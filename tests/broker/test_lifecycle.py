@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,6 +22,7 @@ from kbroker.broker.lifecycle import (
     Unfenced,
 )
 from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from tests.sim.timers import SimTimers
@@ -261,7 +262,12 @@ class HeldChannel:
         return self.registrations[-1]
 
     def heartbeat(
-        self, broker_epoch: int, *, want_fence: bool, want_shut_down: bool
+        self,
+        broker_epoch: int,
+        *,
+        want_fence: bool,
+        want_shut_down: bool,
+        cordoned: Sequence[Uuid] | None = None,
     ) -> Deferred[HeartbeatReply]:
         if self.refuses:
             raise NOT_CONTROLLER

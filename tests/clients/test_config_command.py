@@ -1,5 +1,5 @@
-"""kafka-configs.sh (kafka.admin.ConfigCommand) of Apache Kafka 4.3.1 alters topics and groups, and
-what it sets is in effect at once.
+"""kafka-configs.sh (kafka.admin.ConfigCommand) of Apache Kafka 4.3.1 alters topics, groups, brokers, log
+levels and subscriptions to client metrics, and what it sets is in effect at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield one
 
 
-def configure(broker: BrokerProcess, *arguments: str) -> str:
+def configure(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
     java = shutil.which("java")
     assert java is not None
     command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", broker_class_path()]
     command += ["kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap_servers]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + (done.stderr if code else "")
 
 
 def join(connection: socket.socket) -> ConsumerGroupHeartbeatResponse:
@@ -91,3 +91,38 @@ def test_a_topic_is_altered(broker: BrokerProcess) -> None:
     described = configure(broker, *altered, "--describe")
     assert "retention.ms=60000 " in described
     assert "cleanup.policy=compact,delete " in described
+
+
+def test_brokers_are_altered(broker: BrokerProcess) -> None:
+    brokers = ("--entity-type", "brokers")
+    every, one = (*brokers, "--entity-default"), (*brokers, "--entity-name", "1")
+    configure(broker, *every, "--alter", "--add-config", "log.retention.ms=70000")
+    configure(broker, *one, "--alter", "--add-config", "log.retention.ms=60000,max.connections=90")
+    described = configure(broker, *one, "--describe")
+    assert (
+        "log.retention.ms=60000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:"
+        "log.retention.ms=60000, DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=70000" in described
+    )
+    assert "log.retention.ms=70000 " in configure(broker, *every, "--describe")
+    assert "num.io.threads=8 " in configure(broker, *one, "--describe", "--all")
+    configure(broker, *one, "--alter", "--delete-config", "log.retention.ms,max.connections")
+    assert "log.retention.ms=60000" not in configure(broker, *one, "--describe")
+    refused = configure(broker, *one, "--alter", "--add-config", "num.partitions=4", code=1)
+    assert "Cannot update these configs dynamically: [num.partitions]" in refused
+
+
+def test_levels_of_loggers_are_altered(broker: BrokerProcess) -> None:
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    configure(broker, *loggers, "--alter", "--add-config", "kbroker.log.manager=DEBUG")
+    assert "kbroker.log.manager=DEBUG " in configure(broker, *loggers, "--describe")
+    configure(broker, *loggers, "--alter", "--delete-config", "kbroker.log.manager")
+    assert "kbroker.log.manager=DEBUG " not in configure(broker, *loggers, "--describe")
+
+
+def test_subscriptions_to_client_metrics_are_altered(broker: BrokerProcess) -> None:
+    one = ("--entity-type", "client-metrics", "--entity-name", "s")
+    configure(broker, *one, "--alter", "--add-config", "interval.ms=5000,metrics=[a.,b.]")
+    described = configure(broker, *one, "--describe")
+    assert "interval.ms=5000 " in described and "metrics=a.,b. " in described
+    refused = configure(broker, *one, "--alter", "--add-config", "interval.ms=5", code=1)
+    assert "interval must be between 100 and 3600000" in refused

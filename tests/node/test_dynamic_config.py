@@ -25,6 +25,7 @@ from kbroker.protocol.messages.configs import (
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import ConfigSource, ResourceType
 from kbroker.testing.embedded import EmbeddedBroker
+from tests.clients.adapters import wait_until
 from tests.e2e.wire import call
 
 BROKER, LOGGER = int(ResourceType.BROKER), int(ResourceType.BROKER_LOGGER)
@@ -89,7 +90,8 @@ def test_passwords_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker({"log.retention.hours": "24"}) as one:
+    settings = {"log.retention.hours": "24", "broker.heartbeat.interval.ms": "100"}
+    with EmbeddedBroker(settings) as one:
         yield one
 
 
@@ -198,6 +200,17 @@ def test_parts_of_the_broker_act_on_what_is_altered(broker: EmbeddedBroker) -> N
     broker.create_topic("t")
     log = next(iter(services.replicas.logs.logs.values()))
     assert log.config.max_message_bytes == 2000
+
+
+def test_the_controller_learns_which_directories_are_cordoned(broker: EmbeddedBroker) -> None:
+    def cordoned() -> int:
+        found = broker.call(lambda one: one.metadata.image.brokers[1].cordoned_log_dirs)
+        return len(found or ())
+
+    assert alter(broker, "1", ("cordoned.log.dirs", 0, "*")) == (0, None)
+    wait_until(lambda: cordoned() == 1, 20, "the heartbeat")
+    assert alter(broker, "1", ("cordoned.log.dirs", 1, None)) == (0, None)
+    wait_until(lambda: cordoned() == 0, 20, "the heartbeat")
 
 
 def test_connections_are_limited_while_running(broker: EmbeddedBroker) -> None:
