@@ -23,6 +23,22 @@ REASONS: Mapping[str, Reason] = {
         "client/test_cluster.py",
         "plain values that the client makes of responses",
     ),
+    "broker/altered_configs.py": Reason(
+        "broker/test_remote_controller_channel.py",
+        "what a broker sends for an alteration, and what it makes of the response",
+    ),
+    "controller/policies.py": Reason(
+        "node/test_policies.py",
+        "values and ports: the operator's classes are imported and asked there",
+    ),
+    "server/handlers/broker_settings.py": Reason(
+        "node/test_dynamic_config.py",
+        "each refusal, through the wire",
+    ),
+    "server/handlers/telemetry.py": Reason(
+        "node/test_telemetry.py",
+        "through the wire: it only translates",
+    ),
     "quorum/raft/effects.py": Reason(
         "quorum/raft/test_node.py",
         "values only: the core that makes them is tested",

@@ -37,6 +37,9 @@ from kbroker.protocol.messages.telemetry import (
 MAX_INSTANCES: Final = 16_384
 MIN_EXPIRY_MS: Final = 60_000
 SWEEP_MS: Final = 10_000
+MATCHED_CHARACTERS: Final = 250
+"""Of an attribute, which patterns look at."""
+
 MAX_KNOWN_MATCHES: Final = 1000
 """Sets of subscriptions of which is remembered what they ask for together."""
 
@@ -67,9 +70,9 @@ class TelemetryClient(NamedTuple):
         """What patterns of subscriptions look at."""
         return {
             CLIENT_INSTANCE_ID: uuid_to_string(instance_id),
-            CLIENT_ID: self.client_id,
-            CLIENT_SOFTWARE_NAME: self.software_name,
-            CLIENT_SOFTWARE_VERSION: self.software_version,
+            CLIENT_ID: None if self.client_id is None else self.client_id[:MATCHED_CHARACTERS],
+            CLIENT_SOFTWARE_NAME: self.software_name[:MATCHED_CHARACTERS],
+            CLIENT_SOFTWARE_VERSION: self.software_version[:MATCHED_CHARACTERS],
             CLIENT_SOURCE_ADDRESS: self.address,
             CLIENT_SOURCE_PORT: self.port,
         }

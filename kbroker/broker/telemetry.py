@@ -8,7 +8,7 @@ take a tenth of a second. `telemetry.max.bytes` bounds them, also unpacked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from kbroker.broker.telemetry_series import TelemetrySeries
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import Uuid
-from kbroker.ports import Deferred, Offload
+from kbroker.ports import Deferred, Offload, Timers
 from kbroker.protocol.compression import Compression, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.telemetry import (
@@ -90,6 +90,7 @@ class Telemetry:
         core: ClientTelemetry,
         receiver: TelemetryReceiver,
         offload: Offload,
+        timers: Timers,
         *,
         series: TelemetrySeries,
     ) -> None:
@@ -97,21 +98,37 @@ class Telemetry:
         self.series = series
         self._receiver = receiver
         self._offload = offload
+        self._timers = timers
+        self._changed: dict[str, Mapping[str, str]] = {}
+        """Subscriptions that are to be taken over, with their settings."""
         self._failures = LogThrottle(logger)
         self.exports = 0
         self.failed_exports = 0
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take over subscriptions that have changed."""
+        """Take over subscriptions that have changed: one in a turn of the loop, since patterns take
+        milliseconds to compile; the first one now.
+        """
         if new.configs is old.configs:
             return
+        is_idle = not self._changed
         for kind, name in new.configs.changed_keys(old.configs):
-            if kind != ResourceType.CLIENT_METRICS:
-                continue
-            try:
-                self.core.change_subscription(name, new.configs.get((kind, name), {}))
-            except KafkaError as error:
-                logger.error("subscription %s is ignored: %s", shown(name), shown(error))
+            if kind == ResourceType.CLIENT_METRICS:
+                self._changed[name] = new.configs.get((kind, name), {})
+        if is_idle:
+            self._change_one()
+
+    def _change_one(self) -> None:
+        if not self._changed:
+            return
+        name = next(iter(self._changed))
+        values = self._changed.pop(name)
+        try:
+            self.core.change_subscription(name, values)
+        except KafkaError as error:
+            logger.error("subscription %s is ignored: %s", shown(name), shown(error))
+        if self._changed:
+            self._timers.call_later(0, self._change_one)
 
     def subscriptions_for(
         self, request: GetTelemetrySubscriptionsRequest, client: TelemetryClient, now_ms: int

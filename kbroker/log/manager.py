@@ -90,7 +90,7 @@ class LogManager(LogDirectories):
         self.config = config
         self.default_log_config = LogConfig.from_configs(config, {})
         self.expiration_ms = config.get_int("producer.id.expiration.ms")
-        for log in self._logs.values():
+        for log in list(self._logs.values()):
             log.producers.expiration_ms = self.expiration_ms
         self.cordon(config)
 

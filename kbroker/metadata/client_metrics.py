@@ -30,6 +30,11 @@ CLIENT_SOFTWARE_VERSION: Final = "client_software_version"
 CLIENT_SOURCE_ADDRESS: Final = "client_source_address"
 CLIENT_SOURCE_PORT: Final = "client_source_port"
 
+MAX_PATTERN_CHARACTERS: Final = 250
+"""RE2 takes some milliseconds to compile the worst of such patterns, and half a second for one of 20
+KB. Kafka has no bound.
+"""
+
 ATTRIBUTES: Final = frozenset(
     {
         CLIENT_INSTANCE_ID,
@@ -93,7 +98,7 @@ def _matched(text: str) -> tuple[str, Callable[[str], bool]]:
     """`attribute=pattern`; the last of two for an attribute counts."""
     parts = text.rstrip("=").split("=")
     name = parts[0].strip()
-    if len(parts) != 2 or name not in ATTRIBUTES:
+    if len(parts) != 2 or name not in ATTRIBUTES or len(text) > MAX_PATTERN_CHARACTERS:
         raise _illegal(text)
     try:
         return name, matcher(parts[1].strip())

@@ -397,7 +397,7 @@ class BrokerRole:
 
         resources = self._resources
         telemetry = build_telemetry(
-            self._config, offloads=resources.offload, random=resources.random
+            self._config, self._timers, offloads=resources.offload, random=resources.random
         )
         if telemetry is not None:
             self._log.loader.on_image(telemetry.on_image)

@@ -13,7 +13,7 @@ from kbroker.broker.telemetry import SeriesReceiver, Telemetry, TelemetryReceive
 from kbroker.broker.telemetry_series import TelemetrySeries
 from kbroker.model import StartupError, random_uuid
 from kbroker.node.policies import load_class
-from kbroker.ports import OffloadFactory
+from kbroker.ports import OffloadFactory, Timers
 from kbroker.settings.broker import BrokerConfig
 
 RECEIVER: Final = "kbroker.telemetry.receiver"
@@ -21,7 +21,7 @@ METRICS: Final = "metrics"
 
 
 def build_telemetry(
-    config: BrokerConfig, *, offloads: OffloadFactory, random: Random
+    config: BrokerConfig, timers: Timers, *, offloads: OffloadFactory, random: Random
 ) -> Telemetry | None:
     """The telemetry of a broker, None without a receiver. Raises StartupError."""
     name = config.get_string(RECEIVER)
@@ -41,4 +41,4 @@ def build_telemetry(
         new_id=partial(random_uuid, random),
         on_forgotten=series.forget,
     )
-    return Telemetry(core, receiver, offloads("telemetry", 1), series=series)
+    return Telemetry(core, receiver, offloads("telemetry", 1), timers, series=series)

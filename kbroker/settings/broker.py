@@ -98,13 +98,13 @@ class BrokerConfig:
         explicit: Mapping[str, str],
         values: dict[str, Value],
         source: str,
-        notes: list[str],
         defaults: Mapping[str, str],
         dynamic: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.explicit: Mapping[str, str] = MappingProxyType(dict(explicit))
         self.dynamic: Mapping[str, str] = MappingProxyType(dict(dynamic))
         self.source = source
+        self.warnings: tuple[str, ...] = ()
         self._values = values
         self._file_defaults = self._defaults = defaults
         self.node_id = self._node_id()
@@ -118,7 +118,6 @@ class BrokerConfig:
         refuse_unserved({**self.explicit, **self.dynamic})
         self._set_listeners()
         rules.check(self)
-        self.warnings = (*notes, *warnings_for(self.explicit), *role_warnings(self))
 
     @property
     def is_broker(self) -> bool:
@@ -174,7 +173,8 @@ class BrokerConfig:
             values = {
                 name: parse(_key(name), text) for name, text in explicit.items() if _known(name)
             }
-            config = cls(explicit, values, source, notes, defaults)
+            config = cls(explicit, values, source, defaults)
+            config.warnings = (*notes, *warnings_for(explicit), *role_warnings(config))
         except ConfigError as error:
             raise _startup_error(error, source, overridden) from None
         for line in config.warnings:
@@ -191,7 +191,9 @@ class BrokerConfig:
             for name, text in {**self.explicit, **dynamic}.items()
             if _known(name)
         }
-        return BrokerConfig(self.explicit, values, self.source, [], self._file_defaults, dynamic)
+        config = BrokerConfig(self.explicit, values, self.source, self._file_defaults, dynamic)
+        config.warnings = self.warnings
+        return config
 
     def is_explicit(self, name: str) -> bool:
         """Whether the key was set, rather than left to its default."""

@@ -56,6 +56,10 @@ CLAMPED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
 """A stored value outside of these bounds, which only the file sets, counts as the nearest bound."""
 
 
+MAX_SETTINGS: Final = 1000
+"""Of one resource: listeners may have any name."""
+
+
 class DynamicConfigs(NamedTuple):
     """The dynamic settings, as text: of this broker, and of all brokers (cluster-wide default)."""
 
@@ -158,6 +162,9 @@ def check_altered(
     settings of a resource. current: in force now. stored: of both resources. Unlike Kafka, which
     keeps them for its plug-ins, unknown keys are refused.
     """
+    if len(values) > MAX_SETTINGS:
+        name = next(iter(values))
+        raise ConfigError(name, None, f"No resource has more than {MAX_SETTINGS} settings.")
     before = stored.broker if of_broker else stored.default
     for name, value in values.items():
         if broker_key(name) is None and before.get(name) != value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from kbroker.protocol.messages.telemetry import (
 )
 from kbroker.settings.keys import ResourceType
 from tests.protocol.test_otlp import gauge, metrics
+from tests.sim.timers import SimTimers
 
 CLIENT = TelemetryClient("c1", "p1", "java", "4", "10.0.0.1", "5000")
 MAX_BYTES = 1000
@@ -52,7 +53,7 @@ def telemetry(receiver: TelemetryReceiver, series: TelemetrySeries | None = None
         new_id=lambda: next(ids).to_bytes(16),
         on_forgotten=held.forget,
     )
-    return Telemetry(core, receiver, at_once, series=held)
+    return Telemetry(core, receiver, at_once, SimTimers(), series=held)
 
 
 def push(one: Telemetry, data: bytes, codec: Compression = Compression.NONE) -> Deferred[Any]:
@@ -137,6 +138,7 @@ def test_subscriptions_follow_the_metadata(caplog: pytest.LogCaptureFixture) -> 
 
     first = image(s={"metrics": "x."}, bad={"interval.ms": "1"})
     one.on_image(MetadataImage(), first)
+    cast(SimTimers, one._timers).advance(0)
     assert requested() == ["x."]
     assert "bad" in caplog.text
     one.on_image(first, MetadataImage())

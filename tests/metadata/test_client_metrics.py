@@ -47,6 +47,7 @@ def test_patterns(match: str, matches: bool) -> None:
         pytest.param("s", {"match": "client_id"}, ErrorCode.INVALID_CONFIG, "Illegal", id="no ="),
         pytest.param("s", {"match": "user=x"}, ErrorCode.INVALID_CONFIG, "Illegal", id="attribute"),
         pytest.param("s", {"match": "client_id=("}, ErrorCode.INVALID_CONFIG, "Illegal", id="regex"),
+        pytest.param("s", {"match": f"client_id={'a' * 250}"}, ErrorCode.INVALID_CONFIG, "Il", id="long"),
         pytest.param("s", {"match": "client_id=a=b"}, ErrorCode.INVALID_CONFIG, "Ille", id="two ="),
     ],
 )
