@@ -51,8 +51,7 @@ def whole_request(request: Alterations) -> AlterConfigsRequest:
                 resource_type=each.resource_type,
                 resource_name=each.name,
                 configs=[
-                    kind.AlterableConfig(name=one.name, value=one.value)
-                    for one in each.alterations
+                    kind.AlterableConfig(name=one.name, value=one.value) for one in each.alterations
                 ],
             )
             for each in request.resources

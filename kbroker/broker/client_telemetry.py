@@ -208,7 +208,9 @@ class ClientTelemetry:
     ) -> ClientInstance:
         """PushTelemetry: the instance whose metrics are taken. Raises KafkaError."""
         if int.from_bytes(request.client_instance_id) <= _MAX_RESERVED:
-            message = f"Invalid request from the client [{_shown(request)}], invalid client instance id"
+            message = (
+                f"Invalid request from the client [{_shown(request)}], invalid client instance id"
+            )
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         instance = self._instance(request.client_instance_id, client, now_ms)
         try:
@@ -266,9 +268,7 @@ class ClientTelemetry:
         instance = self._instances.pop(instance_id, None)
         if instance is None or instance.version < self._version:
             requested = self._requested_of(client.attributes(instance_id))
-            instance = ClientInstance(
-                instance_id, client.connection_id, requested, self._version
-            )
+            instance = ClientInstance(instance_id, client.connection_id, requested, self._version)
             former = self._by_connection.get(client.connection_id)
             if former is not None and former != instance_id:
                 self._forget(former)

@@ -1,5 +1,5 @@
-"""The metrics that clients have pushed, as series for Prometheus (`server/metrics`): the newest value
-of each, of a delta the sum since the client came. Those of a client go with it.
+"""The metrics that clients have pushed, as series for Prometheus (`server/metrics`): the newest
+value of each, of a delta the sum since the client came. Those of a client go with it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from kbroker.controller.result import ControllerResult, DecisionSteps, RecordSte
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     """The answer to a heartbeat (BrokerHeartbeatResponse). is_caught_up: it has read

@@ -109,9 +109,7 @@ class ConfigContext(NamedTuple):
     policy: AlterConfigPolicy | None = None
 
 
-def alter_configs(
-    context: ConfigContext, request: Alterations
-) -> DecisionSteps[list[Outcome]]:
+def alter_configs(context: ConfigContext, request: Alterations) -> DecisionSteps[list[Outcome]]:
     """An outcome per resource, in their order."""
     counts = Counter((resource.resource_type, resource.name) for resource in request.resources)
     records: list[Message] = []
@@ -208,6 +206,7 @@ def check_form(resource: AlteredResource) -> None:
         message = f"Null value not supported for : {', '.join(nulls)}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
+
 def _check_transition(
     image: MetadataImage,
     resource: AlteredResource,
@@ -231,14 +230,17 @@ def _check_transition(
                 f"The {CORDONED} configuration value cannot be set because it requires "
                 "metadata.version >= 4.3-IV0"
             )
-        elif value and not from_broker:
-            if not set(split_list(value)) <= set(split_list(standing.get(name, ""))):
-                message = (
-                    f"When updating {CORDONED} via controllers,  the new value must be a subset of"
-                    " the current configuration value."
-                )
+        elif not (from_broker or _is_sublist(value or "", standing.get(name, ""))):
+            message = (
+                f"When updating {CORDONED} via controllers,  the new value must be a subset of"
+                " the current configuration value."
+            )
     if message:
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+
+
+def _is_sublist(value: str, of: str) -> bool:
+    return set(split_list(value)) <= set(split_list(of))
 
 
 def changes_of(
@@ -378,9 +380,7 @@ def _check_client_metrics(
 
 
 _CHECKS: Final[
-    Mapping[
-        int, Callable[[ConfigContext, Alterations, AlteredResource, Mapping[str, str]], None]
-    ]
+    Mapping[int, Callable[[ConfigContext, Alterations, AlteredResource, Mapping[str, str]], None]]
 ] = {
     ResourceType.TOPIC: _check_topic,
     ResourceType.BROKER: _check_broker,

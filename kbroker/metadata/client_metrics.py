@@ -1,8 +1,8 @@
 """Subscriptions to metrics of clients (KIP-714): settings of the resource CLIENT_METRICS, checked
 and typed (Kafka's ClientMetricsConfigs).
 
-What clients are told of them is in `server/telemetry`. A pattern matches a whole value; it is one of
-RE2, Kafka's is one of Java.
+What clients are told of them is in `broker/client_telemetry`. A pattern matches a whole value; it is one
+of RE2, Kafka's is one of Java.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CLIENT_SOURCE_ADDRESS: Final = "client_source_address"
 CLIENT_SOURCE_PORT: Final = "client_source_port"
 
 MAX_PATTERN_CHARACTERS: Final = 250
-"""RE2 takes some milliseconds to compile the worst of such patterns, and half a second for one of 20
-KB. Kafka has no bound.
+"""RE2 takes some milliseconds to compile the worst of such patterns, and half a second for one of
+20 KB. Kafka has no bound.
 """
 
 ATTRIBUTES: Final = frozenset(

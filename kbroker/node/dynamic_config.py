@@ -1,5 +1,5 @@
-"""The settings in force of one node: those of its file under those that the metadata have for it and
-for all nodes (KIP-226; Kafka's DynamicConfigPublisher and DynamicBrokerConfig).
+"""The settings in force of one node: those of its file under those that the metadata have for it
+and for all nodes (KIP-226; Kafka's DynamicConfigPublisher and DynamicBrokerConfig).
 
 It follows the metadata loader before every other listener, so that these find the new settings. The
 parts that act on a setting follow this (`follow`); what each of them does is in `reconfiguration`.
@@ -61,7 +61,7 @@ def _changed(before: BrokerConfig, now: BrokerConfig) -> list[str]:
 
 
 def _shown(config: BrokerConfig, names: list[str]) -> str:
-    """`name=value`, without passwords; `name` alone for one that has the value of the file again."""
+    """`name=value`, without passwords, or that the value of the file holds again."""
     return ", ".join(
         f"{name}={'[hidden]' if _is_hidden(name) else shown(config.dynamic[name])}"
         if name in config.dynamic

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from kbroker.metadata.image import MetadataImage, QuotaEntity
 from kbroker.metadata.loader import MetadataLoader
+from kbroker.replication.rates import QuotaWindow
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.quotas.client_quotas import ClientQuotas
 from kbroker.server.quotas.connection_rates import ConnectionRates
-from kbroker.replication.rates import QuotaWindow
 from kbroker.server.services import NodeServices
 from kbroker.server.throttling import ThrottlingDispatcher
 from kbroker.settings.broker import BrokerConfig

@@ -1,5 +1,5 @@
-"""Keeps the throttles of replication (`replication/throttle`) as the metadata have them: the rates are
-settings of brokers that exist only dynamically, the throttled replicas settings of topics.
+"""Keeps the throttles of replication (`replication/throttle`) as the metadata have them: the rates
+are settings of brokers that exist only dynamically, the throttled replicas settings of topics.
 """
 
 from __future__ import annotations

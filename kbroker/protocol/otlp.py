@@ -1,5 +1,5 @@
-"""Metrics of OpenTelemetry (OTLP's MetricsData, protobuf), as clients push them: the values of gauges
-and sums, as Kafka's clients send them; histograms and summaries are left out.
+"""Metrics of OpenTelemetry (OTLP's MetricsData, protobuf), as clients push them: the values of
+gauges and sums, as Kafka's clients send them; histograms and summaries are left out.
 
 Nothing is allocated from a length before that many bytes are there, and no more than `MAX_FIELDS`
 fields are looked at: a tenth of a second of work, for a thread.

@@ -47,7 +47,6 @@ def size_of(records: Records) -> int:
     return len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size
 
 
-
 class _Missing:
     """The mark for an argument that was not given, where the default is a fresh object."""
 

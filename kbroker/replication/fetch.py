@@ -93,7 +93,8 @@ class FetchReader:
 
     find: the hosted partition of (topic name or id, index), or the error to answer.
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
-    throttle: of the followers of this broker. memory: told of what large fetches hold while they wait.
+    throttle: of the followers of this broker. memory: told of what large fetches hold while they
+    wait.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
-"""The bound on what replication may take (KIP-73; Kafka's ReplicationQuotaManager): bytes per second
-of the throttled replicas, on the leader's side (`leader.replication.throttled.rate`) or on the
-follower's (`follower.replication.throttled.rate`).
+"""The bound on what replication may take (KIP-73; Kafka's ReplicationQuotaManager): bytes per
+second of the throttled replicas, on the leader's side (`leader.replication.throttled.rate`) or on
+the follower's (`follower.replication.throttled.rate`).
 
 Which replicas are throttled is a setting of their topic (`*.replication.throttled.replicas`), as
 kafka-reassign-partitions makes it. A replica in sync is never held back. A core: time is an
@@ -55,13 +55,9 @@ class ReplicationThrottle:
             return False
         return partitions is EVERY_PARTITION or topic_partition.partition in partitions
 
-    def holds_back(
-        self, topic_partition: TopicPartition, is_in_sync: bool, now_ms: int
-    ) -> bool:
+    def holds_back(self, topic_partition: TopicPartition, is_in_sync: bool, now_ms: int) -> bool:
         """Whether a replica has to wait."""
-        return (
-            not is_in_sync and self.is_throttled(topic_partition) and self.is_exceeded(now_ms)
-        )
+        return not is_in_sync and self.is_throttled(topic_partition) and self.is_exceeded(now_ms)
 
     def is_exceeded(self, now_ms: int) -> bool:
         """Whether throttled replicas that are not in sync are to wait."""

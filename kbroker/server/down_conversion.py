@@ -25,8 +25,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.pieces import pieces
 from kbroker.protocol.record_conversion import ConversionBudget, down_convert
-from kbroker.protocol.schema import Records
-from kbroker.replication.fetch import ANSWER_BYTES, size_of
+from kbroker.protocol.schema import Records, size_of
+from kbroker.replication.fetch import ANSWER_BYTES
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
 
 logger = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
-"""Settings of brokers that are altered while they run (KIP-226): which keys at which scope, and what
-they come to with those of the file.
+"""Settings of brokers that are altered while they run (KIP-226): which keys at which scope, and
+what they come to with those of the file.
 
 A resource is one broker, or the cluster default, which holds for every broker. What is set there is
 stored as ConfigRecords. `check_altered` decides on an alteration, on the broker that is asked;
@@ -107,14 +107,14 @@ def check_key(name: str, value: str, *, of_broker: bool) -> None:
     base = listener[2] if listener else name
     if row.update_mode == READ_ONLY or (base in NOT_WHILE_RUNNING and not listener):
         message = (
-            f"Cannot update these configs dynamically: [{shown(name)}]; set it in the properties file of"
-            " each broker and restart"
+            f"Cannot update these configs dynamically: [{shown(name)}]; set it in the properties"
+            " file of each broker and restart"
         )
         raise ConfigError(name, value, message)
     if is_security_key(base):
         message = (
-            f"{shown(name)}: this version of kbroker serves neither TLS nor SASL, so that the setting"
-            " would protect nothing"
+            f"{shown(name)}: this version of kbroker serves neither TLS nor SASL, so that the"
+            " setting would protect nothing"
         )
         raise ConfigError(name, None, message)
     is_of_cluster = base in CLUSTER_LISTENER_KEYS if listener else row.update_mode == CLUSTER
@@ -225,4 +225,3 @@ def _said(values: Mapping[str, str], whose: str, *, of_broker: bool) -> dict[str
     if ignored:
         logger.error("stored settings of %s are ignored: %s", whose, shown(", ".join(ignored)))
     return kept
-

@@ -9,7 +9,9 @@ from kbroker.settings.broker import BrokerConfig
 
 @dataclass(slots=True)
 class GroupCoordinatorConfig:
-    """Of one broker. Only the assignment intervals change while it runs. How the offsets topic is created is in `metadata/internal_topics`."""
+    """Of one broker. Only the assignment intervals change while it runs. How the offsets topic is
+    created is in `metadata/internal_topics`.
+    """
 
     offsets_topic_num_partitions: int = 50
     offsets_topic_compression_codec: int = 0

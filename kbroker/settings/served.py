@@ -17,7 +17,8 @@ def _words(text: str) -> frozenset[str]:
 
 SERVED_KEYS: Final = _words(
     """
-    advertised.listeners alter.config.policy.class.name auto.create.topics.enable auto.leader.rebalance.enable
+    advertised.listeners alter.config.policy.class.name
+    auto.create.topics.enable auto.leader.rebalance.enable
     broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
     compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
@@ -28,7 +29,8 @@ SERVED_KEYS: Final = _words(
     controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
     controller.quorum.voters
     controller.quota.window.num controller.quota.window.size.seconds
-    controller.socket.timeout.ms cordoned.log.dirs create.topic.policy.class.name default.replication.factor delete.topic.enable
+    controller.socket.timeout.ms cordoned.log.dirs create.topic.policy.class.name
+    default.replication.factor delete.topic.enable
     fetch.max.bytes
     group.consumer.assignment.interval.ms group.consumer.assignors
     group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
@@ -97,7 +99,8 @@ SERVED_KEYS: Final = _words(
     share.coordinator.state.topic.prune.interval.ms
     share.coordinator.state.topic.segment.bytes share.coordinator.write.timeout.ms
     socket.listen.backlog.size socket.receive.buffer.bytes
-    socket.request.max.bytes socket.send.buffer.bytes telemetry.max.bytes transaction.state.log.segment.bytes
+    socket.request.max.bytes socket.send.buffer.bytes
+    telemetry.max.bytes transaction.state.log.segment.bytes
     transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
     transaction.partition.verification.enable
     transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.num.partitions

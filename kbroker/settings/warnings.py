@@ -20,7 +20,9 @@ def warnings_for(explicit: Iterable[str] | Mapping[str, str]) -> list[str]:
     for name in explicit:
         if name in SERVED_KEYS or name in QUIET_KEYS or name in OWN_KEYS:
             continue
-        if name.startswith("listener.name.") and name.endswith(tuple(f".{k}" for k in LISTENER_KEYS)):
+        if name.startswith("listener.name.") and name.endswith(
+            tuple(f".{k}" for k in LISTENER_KEYS)
+        ):
             continue
         if name in BROKER_KEYS or name in _FOREIGN_KEYS or name.startswith(_FOREIGN_PREFIXES):
             unserved.append(name)

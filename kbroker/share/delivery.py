@@ -14,8 +14,8 @@ from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchResponse
-from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.protocol.schema import size_of
+from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import Pace
 from kbroker.settings.share_groups import ShareGroupConfig

@@ -413,9 +413,7 @@ def test_settings_are_altered_in_the_name_of_the_client(world: World) -> None:
 
 
 def test_a_controller_that_answers_too_few_resources(world: World) -> None:
-    world.given(
-        envelope_of(altered_by(IncrementalAlterConfigsResponse, (2, "t", ErrorCode.NONE)))
-    )
+    world.given(envelope_of(altered_by(IncrementalAlterConfigsResponse, (2, "t", ErrorCode.NONE))))
     answer = world.channel.alter_configs(Alterations(ALTERED, incremental=True), CLIENT)
     assert world.error(answer) is ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -1,5 +1,5 @@
-"""kafka-configs.sh (kafka.admin.ConfigCommand) of Apache Kafka 4.3.1 alters topics, groups, brokers, log
-levels and subscriptions to client metrics, and what it sets is in effect at once.
+"""kafka-configs.sh (kafka.admin.ConfigCommand) of Apache Kafka 4.3.1 alters topics, groups,
+brokers, log levels and subscriptions to client metrics, and what it sets is in effect at once.
 """
 
 from __future__ import annotations

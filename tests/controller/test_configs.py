@@ -149,9 +149,7 @@ def test_a_new_minimum_of_all_brokers_makes_void_what_elr_knew(cluster: Cluster)
     request = Alterations([setting(BROKER, "", "min.insync.replicas", "2")], incremental=True)
     result = at_once(cluster.controller.alter_configs(request))
     assert [type(record) for record in result.records] == [ConfigRecord, ClearElrRecord]
-    (outcome,) = alter(
-        cluster, setting(BROKER, "", "min.insync.replicas", None, Operation.DELETE)
-    )
+    (outcome,) = alter(cluster, setting(BROKER, "", "min.insync.replicas", None, Operation.DELETE))
     assert outcome.error is ErrorCode.INVALID_CONFIG
 
 

@@ -20,6 +20,7 @@ from tests.controller.cluster import (
     Assignment,
     Cluster,
     CreatableTopic,
+    TopicConfig,
     directory,
     topic,
 )

@@ -46,8 +46,12 @@ def test_patterns(match: str, matches: bool) -> None:
         pytest.param("s", {"interval.ms": "3600001"}, ErrorCode.INVALID_REQUEST, "hour", id="high"),
         pytest.param("s", {"match": "client_id"}, ErrorCode.INVALID_CONFIG, "Illegal", id="no ="),
         pytest.param("s", {"match": "user=x"}, ErrorCode.INVALID_CONFIG, "Illegal", id="attribute"),
-        pytest.param("s", {"match": "client_id=("}, ErrorCode.INVALID_CONFIG, "Illegal", id="regex"),
-        pytest.param("s", {"match": f"client_id={'a' * 250}"}, ErrorCode.INVALID_CONFIG, "Il", id="long"),
+        pytest.param(
+            "s", {"match": "client_id=("}, ErrorCode.INVALID_CONFIG, "Illegal", id="regex"
+        ),
+        pytest.param(
+            "s", {"match": f"client_id={'a' * 250}"}, ErrorCode.INVALID_CONFIG, "Il", id="long"
+        ),
         pytest.param("s", {"match": "client_id=a=b"}, ErrorCode.INVALID_CONFIG, "Ille", id="two ="),
     ],
 )

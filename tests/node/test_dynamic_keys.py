@@ -1,5 +1,5 @@
-"""Every setting of brokers that Kafka lets be altered while they run: it is set, in effect at once if
-docs/configuration-keys.md says so, listed by its source, and all of that again after a restart.
+"""Every setting of brokers that Kafka lets be altered while they run: it is set, in effect at once
+if docs/configuration-keys.md says so, listed by its source, and all of that again after a restart.
 """
 
 from __future__ import annotations

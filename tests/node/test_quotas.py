@@ -25,8 +25,8 @@ from kbroker.protocol.messages.quotas import (
     DescribeClientQuotasResponse,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.server.dispatch import Dispatcher
 from kbroker.replication.rates import QuotaWindow
+from kbroker.server.dispatch import Dispatcher
 from kbroker.server.throttling import ThrottlingDispatcher
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker

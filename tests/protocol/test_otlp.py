@@ -1,4 +1,4 @@
-"""Metrics of OpenTelemetry as clients push them. `metrics` builds them; tests of telemetry use it."""
+"""Metrics of OpenTelemetry as clients push them. Other tests of telemetry use `metrics`."""
 
 from __future__ import annotations
 

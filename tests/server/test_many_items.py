@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, KeysView, Sequence
+from collections.abc import Generator, Iterator, KeysView
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +13,7 @@ import pytest
 from kbroker.controller.configs import ALTERED, Alteration, Alterations
 from kbroker.controller.configs import Outcome as Altered
 from kbroker.coordinator.transaction.service import LISTED_PER_STEP
-from kbroker.model import TopicPartition
-from kbroker.model import ClientIdentity
+from kbroker.model import ClientIdentity, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError

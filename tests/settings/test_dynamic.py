@@ -1,5 +1,5 @@
-"""Which settings of brokers may be altered while they run, and what they come to. What Kafka allows is
-in the facts; through the wire it is in tests/node/test_dynamic_config.py.
+"""Which settings of brokers may be altered while they run, and what they come to. What Kafka allows
+is in the facts; through the wire it is in tests/node/test_dynamic_config.py.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class Stored:
 
 
 def test_the_broker_comes_before_all_brokers_and_these_before_the_file() -> None:
-    stored = Stored({"log.retention.ms": "7"}, {"log.retention.ms": "5", "log.segment.bytes": "2000000"})
+    stored = Stored(
+        {"log.retention.ms": "7"}, {"log.retention.ms": "5", "log.segment.bytes": "2000000"}
+    )
     config = in_force(CONFIG, stored)
     assert config.get_int("log.retention.ms") == 7
     assert config.get_int("log.segment.bytes") == 2_000_000

@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from kbroker.metadata.patterns import matcher
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus
@@ -36,6 +35,7 @@ from kbroker.coordinator.transaction.shard import (
     init_error,
 )
 from kbroker.coordinator.transaction.state import STATE_BY_NAME, TransactionState
+from kbroker.metadata.patterns import matcher
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -8,8 +8,8 @@ A broker checks settings of its own and of all brokers itself and sets the level
 (`broker_settings`); what is left it passes on to the active controller, in the client's name and a
 part at a time, where `controller/configs` decides. On a node that is its whole cluster the response
 goes out when the change is committed and in effect, on any other when it is committed. Deviations:
-a broker refuses settings that are not Kafka's (Kafka keeps them for its plug-ins); a request of many
-resources is not one atomic change, resource by resource it is.
+a broker refuses settings that are not Kafka's (Kafka keeps them for its plug-ins); a request of
+many resources is not one atomic change, resource by resource it is.
 """
 
 from __future__ import annotations
@@ -228,15 +228,14 @@ def _alter(
     return outcomes
 
 
-_REPEATED: Final = Altered(
-    ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
-)
+_REPEATED: Final = Altered(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 _CHECKED_HERE: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
 
 class _Parts:
     """The resources of a request that the controller decides on, on their way there. One of this
-    node gets all parts at once, so that one write is for all; another node gets one after the other.
+    node gets all parts at once, so that one write is for all; another node gets one after the
+    other.
     """
 
     def __init__(

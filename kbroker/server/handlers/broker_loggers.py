@@ -1,5 +1,5 @@
-"""The levels of this node's loggers (KIP-412), for DescribeConfigs and IncrementalAlterConfigs of the
-resource BROKER_LOGGER. They are not stored: a restart begins with those of the command line.
+"""The levels of this node's loggers (KIP-412), for DescribeConfigs and IncrementalAlterConfigs of
+the resource BROKER_LOGGER. They are not stored: a restart begins with those of the command line.
 
 The names are those of kbroker's modules (`kbroker.replication.isr`), whose levels a module inherits
 from its room (`kbroker.replication`); `root` stands above all, also above other libraries. Kafka's

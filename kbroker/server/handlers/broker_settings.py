@@ -1,6 +1,6 @@
 """What a broker checks itself of AlterConfigs and IncrementalAlterConfigs before the controller
-decides on the rest (Kafka's ConfigAdminManager): settings of its own and of all brokers, whose rules
-(`settings/dynamic`) need the settings of its file; and the levels of its loggers.
+decides on the rest (Kafka's ConfigAdminManager): settings of its own and of all brokers, whose
+rules (`settings/dynamic`) need the settings of its file; and the levels of its loggers.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from kbroker.metadata.client_quotas import (
 )
 from kbroker.metadata.image import QuotaEntity
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.server.quotas.precedence import AppliedQuota, SharedBy, applied_quota
 from kbroker.replication.rates import QuotaWindow, SampledRate, TokenBucket
+from kbroker.server.quotas.precedence import AppliedQuota, SharedBy, applied_quota
 
 MAX_COUNTERS: Final = 10_000
 """Of one kind of quota."""

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from kbroker.protocol.errors import MalformedRequest
+from kbroker.replication.rates import QuotaWindow
 from kbroker.server.network.muting import Muting
 from kbroker.server.quotas.connection_rates import ConnectionRates
-from kbroker.replication.rates import QuotaWindow
 from tests.server.loopback import LOOPS, Loopback, run, until
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]

@@ -11,9 +11,9 @@ from kbroker.metadata.client_quotas import (
     REQUEST_PERCENTAGE,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.rates import QuotaWindow
 from kbroker.server.quotas import client_quotas as module
 from kbroker.server.quotas.client_quotas import ClientQuotas, MutationCharge, RateQuota
-from kbroker.replication.rates import QuotaWindow
 
 ALICE = (("user", "alice"),)
 DEFAULT_CLIENT = (("client-id", None),)
