@@ -1,8 +1,8 @@
 """Subscriptions to metrics of clients (KIP-714): settings of the resource CLIENT_METRICS, checked
 and typed (Kafka's ClientMetricsConfigs).
 
-What clients are told of them is in `broker/client_telemetry`. A pattern matches a whole value; it is one
-of RE2, Kafka's is one of Java.
+What clients are told of them is in `broker/client_telemetry`. A pattern matches a whole value; it
+is one of RE2, Kafka's is one of Java.
 """
 
 from __future__ import annotations

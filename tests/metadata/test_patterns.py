@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator import patterns
+from kbroker.metadata import patterns
 from kbroker.metadata.patterns import (
     MAX_UNICODE_CLASSES,
     SHOWN_CHARACTERS,

@@ -32,6 +32,7 @@ NOTHING = DynamicConfigs()
 VALUES = {"boolean": "true", "string": "x", "list": "", "class": "x", "password": "x"}
 OF_KEY = {
     "compression.type": "zstd",
+    "max.connections.per.ip.overrides": "127.0.0.1:5",
     "log.cleanup.policy": "compact",
     "log.message.timestamp.type": "LogAppendTime",
 }
@@ -96,7 +97,7 @@ def test_what_was_stored_before_hinders_no_other_change() -> None:
 
 def test_a_listener_has_limits_of_its_own_for_all_brokers() -> None:
     check_key("listener.name.plaintext.max.connections", "5", of_broker=False)
-    with pytest.raises(ConfigError, match="broker id must be specified"):
+    with pytest.raises(ConfigError, match="Cannot update these configs dynamically"):
         check_key("listener.name.plaintext.connections.max.idle.ms", "x", of_broker=False)
 
 

@@ -18,7 +18,7 @@ def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
                 "log.retention.hurs": "3",
                 "my.key": "1",
                 "ssl.keystore.location": "x",
-                "replication.quota.window.num": "3",
+                "alter.log.dirs.replication.quota.window.num": "3",
                 "listener.name.internal.ssl.key.password": "hunter2",
                 "num.io.threads": "8",
             }
@@ -27,7 +27,7 @@ def test_unknown_keys_are_named(caplog: pytest.LogCaptureFixture) -> None:
         "log.retention.hurs: unknown key, ignored; did you mean log.retention.hours?",
         "my.key: unknown key, ignored",
         "these keys of Kafka have no effect in this version of kbroker: "
-        "listener.name.internal.ssl.key.password, replication.quota.window.num, "
+        "alter.log.dirs.replication.quota.window.num, listener.name.internal.ssl.key.password, "
         "ssl.keystore.location",
     )
     assert [record.getMessage() for record in caplog.records] == [

@@ -154,6 +154,7 @@ def test_every_key_of_the_broker_is_there(services: NodeServices) -> None:
         "kbroker.descriptor.reserve",
         "kbroker.memory.limit.bytes",
         "kbroker.response.max.bytes",
+        "kbroker.telemetry.receiver",
         "kbroker.metrics.listener",
         "kbroker.validate.records",
     }
