@@ -15,6 +15,7 @@ from kbroker.replication.fetch_set import PARTITION_BYTES
 from kbroker.replication.purgatory import PendingResponse
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import (
+    TOPIC,
     TOPIC_ID,
     World,
     batch,
@@ -290,7 +291,7 @@ def test_a_throttled_follower_gets_nothing_above_the_rate_until_it_is_in_sync(wo
     world.append()
     throttle = world.replicas.leader_throttle
     throttle.limit(10)
-    throttle.mark("t", frozenset({0}))
+    throttle.mark(TOPIC, frozenset({0}))
 
     def sent_to(replica_id: int) -> int:
         request = fetch_request({0: 0})
@@ -300,7 +301,7 @@ def test_a_throttled_follower_gets_nothing_above_the_rate_until_it_is_in_sync(wo
     assert sent_to(2) == 1
     assert sent_to(2) == 0, "the first answer was more than a second's worth"
     assert sent_to(3) == 1, "in sync"
-    throttle.mark("t", frozenset({1}))
+    throttle.mark(TOPIC, frozenset({1}))
     assert sent_to(2) == 1
 
 

@@ -34,7 +34,12 @@ from kbroker.server.api_policy import (
     authorisation_check,
     group_protocol_check,
 )
-from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
+from kbroker.server.handlers import (
+    all_handlers,
+    controller_handlers,
+    forwarded_handlers,
+    telemetry_handlers,
+)
 from kbroker.server.handlers.envelope import envelope_handler
 from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
@@ -45,7 +50,7 @@ MESSAGES: Final = {
     message["name"]: message
     for message in json.loads((DATA / "messages.json").read_text())["messages"]
 }
-OF_BROKERS: Final = all_handlers()
+OF_BROKERS: Final = [*all_handlers(), *telemetry_handlers()]
 CONTROLLERS_OWN: Final = [
     handler for handler in controller_handlers() if handler not in OF_BROKERS
 ] + [envelope_handler(cast(Any, None))]
@@ -111,17 +116,18 @@ def test_versions_and_listeners_are_within_kafkas(handler: ApiHandler) -> None:
 
 @pytest.mark.parametrize("handler", HANDLERS)
 def test_what_the_controller_answers_is_what_kafka_forwards(handler: ApiHandler) -> None:
-    is_forwarded = handler.policy.forward is Forward.TO_CONTROLLER
+    is_forwarded = handler.policy.forward is not Forward.NEVER
     assert is_forwarded == APIS[handler.api_key]["forwardable"]
 
 
 def test_brokers_have_every_api_that_controllers_answer_for_them() -> None:
     """Those for which a broker has a handler, for a node that is its whole cluster, and others."""
     forwarded = {handler.api_key for handler in forwarded_handlers()}
+    checked = {h.api_key for h in OF_BROKERS if h.policy.forward is Forward.CHECKED}
     of_kafka = {
         key for key, each in APIS.items() if each["forwardable"] and "broker" in each["listeners"]
     }
-    assert forwarded == of_kafka & {handler.api_key for handler in controller_handlers()}
+    assert forwarded | checked == of_kafka & {handler.api_key for handler in controller_handlers()}
     for handler in OF_BROKERS:
         assert (handler.policy.forward is Forward.TO_CONTROLLER) == (handler.api_key in forwarded)
 
