@@ -26,7 +26,7 @@ from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.broker.transaction_gate import PartitionGate
 from kbroker.controller.partition_change import CORDONED_DIRECTORIES_LEVEL
-from kbroker.coordinator.group.service import GROUP_TOPIC
+from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
 from kbroker.log.manager import LogManager
 from kbroker.metadata.image import Endpoint, MetadataImage
@@ -43,7 +43,7 @@ from kbroker.node.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.offload import ExecutorOffload
 from kbroker.node.quotas import client_quotas
-from kbroker.node.replication_throttles import ReplicationThrottles
+from kbroker.node.replication_throttles import ThrottleListener
 from kbroker.node.resources import NodeResources
 from kbroker.node.share_services import ShareServices, build_share_services
 from kbroker.ports import Deferred, Timers
@@ -197,11 +197,7 @@ class BrokerRole:
 
     def _throttle(self, replicas: ReplicaManager) -> None:
         """Hold replication to the rates in the metadata."""
-        throttles = ReplicationThrottles(
-            self._config.node_id,
-            leader=replicas.leader_throttle,
-            follower=replicas.follower_throttle,
-        )
+        throttles = ThrottleListener(self._config.node_id, replicas.throttles)
         throttles.reconfigure(self._config)
         self._dynamic.follow(lambda _, now: throttles.reconfigure(now))
         self._log.loader.on_image(throttles.on_image)
@@ -321,16 +317,7 @@ class BrokerRole:
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> Services:
         config, timers, random = self._config, self._timers, self._resources.random
-        group_settings = GroupCoordinatorConfig.from_broker(config)
-        self._dynamic.follow(lambda _, now: group_settings.reconfigure(now))
-        groups = build_group_coordinator(
-            config,
-            group_settings,
-            metadata=self.metadata,
-            replicas=replicas,
-            timers=timers,
-            random=random,
-        )
+        groups = self._build_groups(replicas)
         producer_ids = ProducerIdManager(
             lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
         )
@@ -388,6 +375,19 @@ class BrokerRole:
             quotas=client_quotas(config),
             random=random,
             telemetry=self._build_telemetry(),
+        )
+
+    def _build_groups(self, replicas: ReplicaManager) -> GroupCoordinator:
+        config = self._config
+        settings = GroupCoordinatorConfig.from_broker(config)
+        self._dynamic.follow(lambda _, now: settings.reconfigure(now))
+        return build_group_coordinator(
+            config,
+            settings,
+            metadata=self.metadata,
+            replicas=replicas,
+            timers=self._timers,
+            random=self._resources.random,
         )
 
     def _build_telemetry(self) -> Telemetry | None:

@@ -131,7 +131,7 @@ class BrokerReplication:
             limits,
             backoff_ms=config.get_int("replica.fetch.backoff.ms"),
             broker_epoch=self._broker_epoch,
-            throttle=self._replicas.follower_throttle,
+            throttle=self._replicas.throttles.follower,
         )
         logs = FollowerLogs(
             self._replicas.logs, on_log_start=hosting.log_start_moved, now_ms=self._timers.now_ms

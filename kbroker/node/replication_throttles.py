@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.metadata.image import TOPIC_RESOURCE, MetadataImage
-from kbroker.replication.throttle import UNLIMITED, ReplicationThrottle, throttled_partitions
+from kbroker.replication.throttle import UNLIMITED, ReplicationThrottles, throttled_partitions
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import split_list
 
@@ -18,16 +18,14 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
-class ReplicationThrottles:
-    """Both sides of one broker."""
+class ThrottleListener:
+    """Of one broker."""
 
-    def __init__(
-        self, node_id: int, *, leader: ReplicationThrottle, follower: ReplicationThrottle
-    ) -> None:
+    def __init__(self, node_id: int, throttles: ReplicationThrottles) -> None:
         self._node_id = node_id
         self._sides = (
-            (leader, LEADER_RATE, LEADER_REPLICAS),
-            (follower, FOLLOWER_RATE, FOLLOWER_REPLICAS),
+            (throttles.leader, LEADER_RATE, LEADER_REPLICAS),
+            (throttles.follower, FOLLOWER_RATE, FOLLOWER_REPLICAS),
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:

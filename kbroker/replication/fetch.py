@@ -276,14 +276,10 @@ class FetchReader:
                     progress.urgent |= found not in _NOT_FOUND
                     continue
                 partition = wanted.partition = found
-            at_most, at_least_one = left, not size_bytes
-            if follows and self._throttle.is_active:
-                is_in_sync = fetch_set.replica_id in partition.isr
-                now_ms = self._timers.monotonic_ms()
-                if self._throttle.holds_back(partition.topic_partition, is_in_sync, now_ms):
-                    at_most, at_least_one = 0, False
+            is_held = follows and self._holds_back(partition, fetch_set.replica_id)
+            most, one = (0, False) if is_held else (left, not size_bytes)
             try:
-                data = read_partition(partition, wanted, at_most, at_least_one, self._timers)
+                data = read_partition(partition, wanted, most, one, self._timers)
             except KafkaError as error:
                 if error.code == ErrorCode.CORRUPT_MESSAGE:
                     self._say_once(partition, error)
@@ -322,6 +318,12 @@ class FetchReader:
                 ):
                     outgoing[wanted] = data
         progress.size_bytes = size_bytes
+
+    def _holds_back(self, partition: Partition, replica_id: int) -> bool:
+        """Whether a follower gets nothing of a partition now."""
+        return self._throttle.is_active and self._throttle.holds_back(
+            partition.topic_partition, replica_id in partition.isr, self._timers.monotonic_ms()
+        )
 
     def _say_once(self, partition: Partition, error: KafkaError) -> None:
         """A damaged log is asked for again and again."""

@@ -40,9 +40,8 @@ from kbroker.replication.offsets import ListedOffset
 from kbroker.replication.partition import Partition
 from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
-from kbroker.replication.rates import QuotaWindow
 from kbroker.replication.replica_log import ReadResult
-from kbroker.replication.throttle import ReplicationThrottle
+from kbroker.replication.throttle import ReplicationThrottles
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import SEARCH_LIMIT
@@ -103,17 +102,11 @@ class ReplicaManager:
         self.traffic = TopicTraffic()
         slots = config.get_int("max.incremental.fetch.session.cache.slots")
         self.sessions = FetchSessionCache(slots, random, memory, close=self._take_steps)
-        self.leader_throttle = ReplicationThrottle(_throttle_window(config))
-        self.follower_throttle = ReplicationThrottle(_throttle_window(config))
+        self.throttles = ReplicationThrottles.from_broker(config)
         self._reader = FetchReader(
-            find=self.find,
-            on_storage_error=self.hosting.read_failed,
-            purgatory=self.purgatory,
-            timers=timers,
-            traffic=self.traffic,
-            throttle=self.leader_throttle,
-            memory=memory,
-        )
+            find=self.find, on_storage_error=self.hosting.read_failed, purgatory=self.purgatory,
+            timers=timers, traffic=self.traffic, throttle=self.throttles.leader, memory=memory,
+        )  # fmt: skip
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offloads=offloads,
             high_watermarks=self.hosting.high_watermarks,
@@ -466,8 +459,3 @@ class ReplicaManager:
         self.checkpoint_high_watermarks()
         self.hosting.close()
         self.purgatory.run()
-
-
-def _throttle_window(config: BrokerConfig) -> QuotaWindow:
-    size_seconds = config.get_int("replication.quota.window.size.seconds")
-    return QuotaWindow(config.get_int("replication.quota.window.num"), size_seconds * 1000)

@@ -10,11 +10,12 @@ argument, in ms of a steady clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.schema import Records, size_of
 from kbroker.replication.rates import QuotaWindow, SimpleRate
+from kbroker.settings.broker import BrokerConfig
 
 UNLIMITED: Final = 2**63 - 1
 EVERY_PARTITION: Final = frozenset({-1})
@@ -68,6 +69,20 @@ class ReplicationThrottle:
         size_bytes = sum(size_of(records) for name, records in moved if self.is_throttled(name))
         if size_bytes:
             self._rate.record(float(size_bytes), now_ms)
+
+
+class ReplicationThrottles(NamedTuple):
+    """Both sides of one broker."""
+
+    leader: ReplicationThrottle
+    follower: ReplicationThrottle
+
+    @classmethod
+    def from_broker(cls, config: BrokerConfig) -> ReplicationThrottles:
+        """Without limits; the windows of their rates are settings of the file."""
+        size_seconds = config.get_int("replication.quota.window.size.seconds")
+        window = QuotaWindow(config.get_int("replication.quota.window.num"), size_seconds * 1000)
+        return cls(ReplicationThrottle(window), ReplicationThrottle(window))
 
 
 def throttled_partitions(replicas: Iterable[str], broker_id: int) -> frozenset[int]:

@@ -113,10 +113,10 @@ PROBES: Final[Mapping[str, tuple[Probe, Any]]] = {
         lambda one: one.services.partition_gate._verifies(), False
     ),
     "leader.replication.throttled.rate": (
-        lambda one: one.services.replicas.leader_throttle._bytes_per_second, (1 << 62) - 1
+        lambda one: one.services.replicas.throttles.leader._bytes_per_second, (1 << 62) - 1
     ),
     "follower.replication.throttled.rate": (
-        lambda one: one.services.replicas.follower_throttle._bytes_per_second, (1 << 62) - 1
+        lambda one: one.services.replicas.throttles.follower._bytes_per_second, (1 << 62) - 1
     ),
     "replica.alter.log.dirs.io.max.bytes.per.second": (
         lambda one: one.services.replicas.mover.bytes_per_second, (1 << 62) - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import TopicPartition
-from kbroker.node.replication_throttles import ReplicationThrottles
-from kbroker.replication.throttle import ReplicationThrottle
+from kbroker.node.replication_throttles import ThrottleListener
+from kbroker.replication.throttle import ReplicationThrottles
 from kbroker.settings.broker import BrokerConfig
 
 LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttled"
@@ -19,9 +19,10 @@ def image(**topics: dict[str, str]) -> MetadataImage:
 
 
 def test_rates_and_replicas_follow_the_metadata() -> None:
-    leader, follower = ReplicationThrottle(), ReplicationThrottle()
-    throttles = ReplicationThrottles(1, leader=leader, follower=follower)
     static = BrokerConfig.from_properties({"node.id": "1"})
+    both = ReplicationThrottles.from_broker(static)
+    leader, follower = both
+    throttles = ThrottleListener(1, both)
     throttles.reconfigure(static.with_dynamic({f"{LEADER}.rate": "5", f"{FOLLOWER}.rate": "7"}))
     first = image(t={f"{LEADER}.replicas": "0:1,1:2", f"{FOLLOWER}.replicas": "*"})
     throttles.on_image(MetadataImage(), first)

@@ -289,7 +289,7 @@ def test_a_follower_reads_to_the_log_end_and_moves_the_high_watermark(world: Wor
 def test_a_throttled_follower_gets_nothing_above_the_rate_until_it_is_in_sync(world: World) -> None:
     world.host(0, replicas=(1, 2, 3), isr=(1, 3), partition_epoch=1)
     world.append()
-    throttle = world.replicas.leader_throttle
+    throttle = world.replicas.throttles.leader
     throttle.limit(10)
     throttle.mark(TOPIC, frozenset({0}))
 
