@@ -193,7 +193,7 @@ def test_kafkas_reassignment_tool(bootstrap: str, topic: str, node_id: int, tmp_
     of_plan = ("--reassignment-json-file", plan)
     executed = run(REASSIGNMENTS, bootstrap, "--execute", *of_plan)
     assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in executed
-    verified = run(REASSIGNMENTS, bootstrap, "--verify", "--preserve-throttles", *of_plan)
+    verified = run(REASSIGNMENTS, bootstrap, "--verify", *of_plan)
     assert f"Reassignment of partition {topic}-0 is completed." in verified
-    cancelled = run(REASSIGNMENTS, bootstrap, "--cancel", "--preserve-throttles", *of_plan)
+    cancelled = run(REASSIGNMENTS, bootstrap, "--cancel", *of_plan)
     assert "None of the specified partition reassignments are active." in cancelled
