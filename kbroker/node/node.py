@@ -197,10 +197,7 @@ class Broker:
             endpoints=endpoints.values(),
         )
         log.driver.on_fatal(self.fail)
-        log.loader.on_image(self.dynamic.on_image)  # before every other listener
-        self.dynamic.follow(lambda _, now: servers.reconfigure(now))
-        self.dynamic.follow(lambda _, now: logs.reconfigure(now))
-        follow_connection_rates(servers.rates, log.loader)
+        self._follow_settings(log, servers, logs)
         self._to_controller = to_controller = build_node_to_controller(
             config, log.driver, timers, self.resources.random
         )
@@ -228,6 +225,13 @@ class Broker:
         if config.is_broker:
             await self._start_broker(servers, timers, logs, log, to_controller)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
+
+    def _follow_settings(self, log: MetadataLog, servers: NodeServers, logs: LogManager) -> None:
+        """Bring settings of the metadata into force, before any other listener looks at them."""
+        log.loader.on_image(self.dynamic.on_image)
+        self.dynamic.follow(lambda _, now: servers.reconfigure(now))
+        self.dynamic.follow(lambda _, now: logs.reconfigure(now))
+        follow_connection_rates(servers.rates, log.loader)
 
     async def _start_broker(
         self,
