@@ -9,6 +9,7 @@ passes them on as they are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -21,7 +22,7 @@ from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.configs import Alterations, Outcome
 from kbroker.controller.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
-from kbroker.metadata.internal_topics import internal_topic
+from kbroker.metadata.internal_topics import InternalTopic, internal_topic
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
@@ -45,6 +46,8 @@ from kbroker.protocol.messages.configs import (
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.settings.broker import BrokerConfig
 
+logger = logging.getLogger(__name__)
+
 DIRECTORIES: Final = "directory assignments"
 PRODUCER_IDS: Final = "producer ids"
 PARTITIONS: Final = "alter partition"
@@ -62,6 +65,7 @@ class RemoteControllerChannel:
         "_creating",
         "_metadata_offset",
         "_offline_directories",
+        "_refusals",
         "_requests",
         "_session_retry_ms",
         "_wishes",
@@ -83,6 +87,8 @@ class RemoteControllerChannel:
         self._offline_directories: dict[Uuid, None] = {}
         self._wishes = (True, False)
         self._creating: dict[str, Deferred[ErrorCode]] = {}
+        self._refusals: dict[str, ErrorCode] = {}
+        """Of internal topics, as last logged: clients ask again several times per second."""
 
     # The broker itself.
 
@@ -202,7 +208,22 @@ class RemoteControllerChannel:
         wanted = internal_topic(name, self._config)
         if wanted is None:
             return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return self._ensure(wanted.creation(), None)
+        return self._ensure(wanted.creation(), None).then(partial(self._report, wanted))
+
+    def _report(self, topic: InternalTopic, error: ErrorCode) -> ErrorCode:
+        """Log that an internal topic cannot be created, once for each error."""
+        if error is ErrorCode.NONE:
+            self._refusals.pop(topic.name, None)
+        elif self._refusals.get(topic.name) is not error:
+            self._refusals[topic.name] = error
+            logger.warning(
+                "node %d: %s cannot be created with replication factor %d: %s",
+                self._config.node_id,
+                topic.name,
+                topic.replication_factor,
+                error.name,
+            )
+        return error
 
     def _ensure(
         self, topic: CreateTopicsRequest.CreatableTopic, client: ClientIdentity | None

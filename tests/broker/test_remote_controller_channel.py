@@ -299,6 +299,20 @@ def test_an_internal_topic_is_ensured_as_configured(world: World) -> None:
     assert ("cleanup.policy", "compact") in {(each.name, each.value) for each in topic.configs}
 
 
+def test_why_an_internal_topic_cannot_be_created_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients that look for a coordinator ask again and again until there are brokers enough."""
+    name, refused = "__consumer_offsets", ErrorCode.INVALID_REPLICATION_FACTOR
+    outcomes = [refused, refused, ErrorCode.NONE, refused]
+    world.given(*(created(name, outcome) for outcome in outcomes))
+    for outcome in outcomes:
+        assert world.value(world.channel.ensure_internal_topic(name)) is outcome
+    lines = [record.getMessage() for record in caplog.records]
+    line = f"{name} cannot be created with replication factor 3: INVALID_REPLICATION_FACTOR"
+    assert [line in each for each in lines] == [True] * 2
+
+
 @pytest.mark.parametrize(
     "ensure",
     [

@@ -129,8 +129,18 @@ def test_node_id(properties: dict[str, str], node_id: int) -> None:
     assert BrokerConfig.from_properties(properties).node_id == node_id
 
 
-def test_copies_on_a_single_node_and_in_a_cluster() -> None:
-    key = "offsets.topic.replication.factor"
+COPIES = {
+    "offsets.topic.replication.factor": 3,
+    "share.coordinator.state.topic.min.isr": 2,
+    "share.coordinator.state.topic.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+    "transaction.state.log.replication.factor": 3,
+}
+
+
+@pytest.mark.parametrize("key", COPIES)
+def test_copies_on_a_single_node_and_in_a_cluster(key: str) -> None:
+    copies = COPIES[key]
     assert config().get_int(key) == 1
     assert config(controller_quorum_voters="1@localhost:9093").get_int(key) == 1
     cluster = {
@@ -138,11 +148,11 @@ def test_copies_on_a_single_node_and_in_a_cluster() -> None:
         "controller_listener_names": "CONTROLLER",
     }
     assert config(**cluster).get_int(key) == 1
-    assert config(controller_quorum_voters="1@a:9093,2@b:9093", **cluster).get_int(key) == 3
-    assert config(controller_quorum_bootstrap_servers="a:9093", **cluster).get_int(key) == 3
+    assert config(controller_quorum_voters="1@a:9093,2@b:9093", **cluster).get_int(key) == copies
+    assert config(controller_quorum_bootstrap_servers="a:9093", **cluster).get_int(key) == copies
     broker = {"process_roles": "broker", "controller_listener_names": "CONTROLLER"}
-    assert config(controller_quorum_voters="2@a:9093", **broker).get_int(key) == 3
-    assert BrokerConfig.from_properties({key: "2"}).get_int(key) == 2
+    assert config(controller_quorum_voters="2@a:9093", **broker).get_int(key) == copies
+    assert BrokerConfig.from_properties({key: "7"}).get_int(key) == 7
 
 
 @pytest.mark.parametrize(
