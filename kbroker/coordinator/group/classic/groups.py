@@ -259,10 +259,18 @@ class ClassicGroups:
         leaving: Sequence[LeaveGroupRequest.MemberIdentity],
         now_ms: int,
     ) -> CoordinatorResult[Message]:
-        """LeaveGroup: one result per identity, in order."""
+        """LeaveGroup: one result per identity, in order, once the record of a group that is empty
+        now is committed.
+        """
         errors, results = self.groups[group_id].leave(leaving, now_ms)
-        waiter: Waiter = Deferred()
-        return _answered_by(waiter, [*results, Reply(waiter, leave_response(leaving, errors))])
+        records: list[CoordinatorRecord] = []
+        replies: list[Reply] = []
+        for result in results:
+            if isinstance(result, Reply):
+                replies.append(result)
+            else:
+                records += result.records
+        return CoordinatorResult(records, leave_response(leaving, errors), replies=replies)
 
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]

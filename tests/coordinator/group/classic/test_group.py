@@ -13,6 +13,7 @@ from kbroker.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
+    LeaveGroupResponse,
     SyncGroupRequest,
 )
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
@@ -217,6 +218,26 @@ def test_new_member_that_waits_too_long_is_dropped() -> None:
     late.join()
     world.timers.advance(300_000)
     assert late.errors[-1] is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("told", [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR])
+def test_the_last_member_has_left_when_that_is_committed(told: ErrorCode) -> None:
+    """The record of the empty group may be lost with the leadership."""
+    world = World()
+    member = ClientMember(world, "a")
+    member.join()
+    settle(world, [member])
+    world.log.delayed = True
+    identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id)
+    request = LeaveGroupRequest(group_id="g", members=[identity])
+    left = world.coordinator.leave_group(Context(5), request)
+    assert not left.done
+    if told is ErrorCode.NONE:
+        world.log.commit()
+    else:
+        world.resign()
+    assert isinstance(left.value, LeaveGroupResponse)
+    assert left.value.error_code == told
 
 
 def test_leave_hands_over_at_once() -> None:
