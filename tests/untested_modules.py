@@ -402,10 +402,6 @@ REASONS: Mapping[str, Reason] = {
     "node/broker_role.py": Reason(
         "server/test_hosting.py", "builds and starts the parts of a broker: no rule of its own"
     ),
-    "node/coordinators.py": Reason(
-        "server/test_pending_offsets.py",
-        "connects what has tests of its own; each connection is used by the test",
-    ),
     "node/share_services.py": Reason(
         "e2e/test_share_fetch.py",
         "connects what has tests of its own; each connection is used by the test",

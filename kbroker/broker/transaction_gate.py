@@ -75,18 +75,18 @@ class PartitionGate:
         if not unsure or not (adds or self._verifies()):
             return Deferred.of({})
         if not adds:
-            return Deferred.of(self._coordinator.verify(transactional_id, producer, unsure))
+            return self._coordinator.verify(transactional_id, producer, unsure)
         added = self._coordinator.add_partitions(
             transactional_id, producer, unsure, client_version=2
         )
         if added.done:
             return Deferred.of(dict.fromkeys(unsure, added.value))
 
-        def verify(error: ErrorCode) -> Verdicts:
+        def verify(error: ErrorCode) -> Deferred[Verdicts]:
             # The transaction may have ended since, by its timeout for example.
             if error is ErrorCode.NONE:
                 return self._coordinator.verify(transactional_id, producer, unsure)
-            return dict.fromkeys(unsure, error)
+            return Deferred.of(dict.fromkeys(unsure, error))
 
         return added.then(verify)
 

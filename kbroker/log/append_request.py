@@ -45,7 +45,8 @@ class AppendRequest:
     """Made once per Produce request, for all its partitions; read-only.
 
     acks: 0, 1, or -1 (every member of the ISR). timeout_ms: how long an answer may wait for the
-    ISR. now_ms: the wall clock. produce_version: None without a Produce request.
+    ISR, None for as long as the partition is led here. now_ms: the wall clock. produce_version:
+    None without a Produce request.
     transaction_version: of the transaction that a marker ends, or of the batches' producer.
     reverify: None if the request has no transaction; its transactional batches are refused.
     is_plain: of a client, with a version and acks that are not special.
@@ -65,7 +66,7 @@ class AppendRequest:
     def __init__(
         self,
         acks: int,
-        timeout_ms: int,
+        timeout_ms: int | None,
         now_ms: int,
         produce_version: int | None = None,
         transaction_version: int = 0,
@@ -87,7 +88,7 @@ class AppendRequest:
         cls,
         origin: AppendOrigin,
         acks: int,
-        timeout_ms: int,
+        timeout_ms: int | None,
         now_ms: int,
         transaction_version: int = 0,
     ) -> AppendRequest:

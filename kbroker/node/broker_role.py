@@ -322,7 +322,7 @@ class BrokerRole:
             lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
         )
         markers = MarkerRouter(
-            CoordinatorLog(replicas, MARKER_TIMEOUT_MS),
+            CoordinatorLog(replicas, timers, MARKER_TIMEOUT_MS),
             {GROUP_TOPIC: groups.runtime},
             timers,
             knows=replicas.hosting.knows,
@@ -342,7 +342,7 @@ class BrokerRole:
             metadata=self.metadata,
             replicas=replicas,
             groups=groups,
-            log=CoordinatorLog(replicas, share_config.share_coordinator_write_timeout_ms),
+            log=CoordinatorLog(replicas, timers, None),
             timers=timers,
             group_configs=group_configs(config, self.metadata),
             memory=self._memory,

@@ -6,26 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
-from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
+from kbroker.coordinator.runtime.coordinator_log import ANY_EPOCH, AppendOutcome
 from kbroker.coordinator.transaction.markers import MarkerRouter
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
+from kbroker.log.append_request import AppendRequest
+from kbroker.log.results import Refused
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Timers, to_deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.commit_wait import when_committed
 from kbroker.replication.manager import ReplicaManager
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
-
-TRANSACTION_APPEND_TIMEOUT_MS: Final = 30_000
-"""How long a record of `__transaction_state` waits for its replicas."""
 
 
 def group_configs(config: BrokerConfig, metadata: MetadataCache) -> GroupConfigs:
@@ -45,7 +45,7 @@ def build_group_coordinator(
     """The coordinator of the groups whose partition of `__consumer_offsets` this broker leads."""
     groups = GroupCoordinator(
         settings,
-        log=CoordinatorLog(replicas, settings.offsets_commit_timeout_ms),
+        log=CoordinatorLog(replicas, timers, None),
         timers=timers,
         random=random,
         topics=lambda: metadata.image,
@@ -69,7 +69,7 @@ def build_transaction_coordinator(
     """
     transactions = TransactionCoordinator(
         TransactionCoordinatorConfig.from_broker(config),
-        log=CoordinatorLog(replicas, TRANSACTION_APPEND_TIMEOUT_MS),
+        log=CoordinatorLog(replicas, timers, None),
         markers=markers,
         timers=timers,
         cluster=lambda: metadata.image,
@@ -90,27 +90,45 @@ def _of_topic(
 
 
 class CoordinatorLog:
-    """The coordinators' port to the replicas of their topic."""
+    """The coordinators' port to the replicas of their topic, and to the partitions that markers are
+    written to. timeout_ms: how long an append may wait for its replicas; None for as long as the
+    partition is led here.
+    """
 
-    __slots__ = ("_replicas", "_timeout_ms")
+    __slots__ = ("_now_ms", "_replicas", "_timeout_ms")
 
-    def __init__(self, replicas: ReplicaManager, timeout_ms: int) -> None:
+    def __init__(self, replicas: ReplicaManager, timers: Timers, timeout_ms: int | None) -> None:
         self._replicas = replicas
+        self._now_ms = timers.now_ms
         self._timeout_ms = timeout_ms
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
+        self,
+        topic_partition: TopicPartition,
+        batch: bytearray,
+        *,
+        leader_epoch: int = ANY_EPOCH,
+        transaction_version: int = 0,
     ) -> Deferred[AppendOutcome]:
         """Append with acks=all."""
-        outcome: AppendOutcome | Deferred[Any] = self._replicas.append(
-            topic_partition,
-            batch,
-            acks=-1,
-            timeout_ms=self._timeout_ms,
-            origin=AppendOrigin.COORDINATOR,
-            transaction_version=transaction_version,
+        replicas = self._replicas
+        found = replicas.find(topic_partition.topic, topic_partition.partition)
+        if isinstance(found, ErrorCode):
+            return Deferred.of(Refused(found))
+        if leader_epoch != found.leader_epoch and leader_epoch != ANY_EPOCH:
+            return Deferred.of(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        request = AppendRequest.of_origin(
+            AppendOrigin.COORDINATOR, -1, self._timeout_ms, self._now_ms(), transaction_version
         )
+        outcome: AppendOutcome | Deferred[Any] = replicas.append_to(found, batch, request)
         return to_deferred(outcome)
+
+    def when_committed(self, topic_partition: TopicPartition) -> Deferred[ErrorCode]:
+        """NONE once all that is in the log now is below the high watermark."""
+        found = self._replicas.partition(topic_partition)
+        if found is None:
+            return Deferred.of(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return when_committed(found, self._replicas.purgatory)
 
     def end_offset(self, topic_partition: TopicPartition) -> int:
         """The log end offset."""
@@ -124,5 +142,5 @@ class CoordinatorLog:
         self._replicas.delete_records(topic_partition, offset)
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
-        """Whole committed batches from the one that holds offset on."""
-        return self._replicas.read_committed_log(topic_partition, offset, max_bytes)
+        """Whole batches from the one that holds offset on, up to the log end."""
+        return self._replicas.read_led_log(topic_partition, offset, max_bytes)

@@ -285,9 +285,10 @@ class _PendingAppend(OffsetWaiter):
         self._appended = appended
         self.response: PendingResponse[PartitionAppendResult] = PendingResponse(self)
 
-    def start(self, timeout_ms: int) -> PendingResponse[PartitionAppendResult]:
+    def start(self, timeout_ms: int | None) -> PendingResponse[PartitionAppendResult]:
         self._partition.wait_for(self, self._appended.last_offset + 1)
-        self.set_deadline(max(0, timeout_ms))
+        if timeout_ms is not None:
+            self.set_deadline(max(0, timeout_ms))
         return self.response
 
     def complete(self) -> None:

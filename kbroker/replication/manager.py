@@ -295,14 +295,14 @@ class ReplicaManager:
 
     # the coordinators' port
 
-    def read_committed_log(
+    def read_led_log(
         self, topic_partition: TopicPartition, offset: int, max_bytes: int
     ) -> bytes:
-        """Whole batches of an internal topic from offset (or the log's start) on, at least one; b""
-        at the end.
+        """Whole batches of an internal topic led here, from offset (or the log's start) on, at
+        least one; b"" at the log end. Raises KafkaError.
 
-        A coordinator replays up to the log's end: it leads the partition, so what is there will be
-        committed or was. Raises KafkaError.
+        A coordinator replays what is above the high watermark, too, and answers nothing from it
+        until it is committed (`commit_wait`).
         """
         found = self.find(topic_partition.topic, topic_partition.partition)
         if isinstance(found, ErrorCode):

@@ -112,8 +112,8 @@ def test_partitions_that_were_added_are_verified_before_they_are_written_to() ->
         def add_partitions(self, *_: object, **__: object) -> Deferred[ErrorCode]:
             return added
 
-        def verify(self, *arguments: Any) -> dict[TopicPartition, ErrorCode]:
-            verified: dict[TopicPartition, ErrorCode] = coordinator.verify(*arguments)
+        def verify(self, *arguments: Any) -> Deferred[dict[TopicPartition, ErrorCode]]:
+            verified: Deferred[dict[TopicPartition, ErrorCode]] = coordinator.verify(*arguments)
             return verified
 
     slow: Any = Slow()

@@ -12,7 +12,7 @@ from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
+from kbroker.coordinator.runtime.coordinator_log import AppendOutcome, is_written
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
@@ -36,8 +36,8 @@ class Outcome:
 
 
 class MemoryLog:
-    """Batches per partition, as bytes. delayed: appends wait for `commit`; errors: said to the
-    next appends, which are not stored, except with REQUEST_TIMED_OUT.
+    """Batches per partition, as bytes. delayed: appends wait for `commit`, above the high watermark
+    until then; errors: of the next appends, which are not stored, except with REQUEST_TIMED_OUT.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,16 @@ class MemoryLog:
         self.delayed = False
         self.errors: list[ErrorCode] = []
         self.waiting: list[tuple[TopicPartition, Deferred[AppendOutcome]]] = []
+        """Of each batch that is not committed."""
+        self.tails: list[Deferred[ErrorCode]] = []
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
+        self,
+        topic_partition: TopicPartition,
+        batch: bytearray,
+        *,
+        leader_epoch: int = -1,
+        transaction_version: int = 0,
     ) -> Deferred[AppendOutcome]:
         error = self.errors.pop(0) if self.errors else ErrorCode.NONE
         if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
@@ -66,21 +73,29 @@ class MemoryLog:
     def commit(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """Everything written is committed now, and is said to be (or to have failed with error)."""
         waiting, self.waiting = self.waiting, []
+        tails, self.tails = self.tails, []
         for _, deferred in waiting:
             deferred.resolve(Outcome(error))
+        for tail in tails:
+            tail.resolve(ErrorCode.NONE if is_written(error) else error)
+
+    def when_committed(self, topic_partition: TopicPartition) -> Deferred[ErrorCode]:
+        if all(waiting != topic_partition for waiting, _ in self.waiting):
+            return Deferred.of(ErrorCode.NONE)
+        tail: Deferred[ErrorCode] = Deferred()
+        self.tails.append(tail)
+        return tail
 
     def lose_tail(self, kept: int) -> None:
-        """Of the batches that nobody was told of only the first `kept` reached the next leader.
-        Whoever waited has been told to look for it.
+        """Of the uncommitted batches only the first `kept` reached the next leader, and are
+        committed there. The requests that waited have failed with NOT_COORDINATOR.
         """
         lost, self.waiting = self.waiting[kept:], []
+        self.tails = []
         for topic_partition, _ in reversed(lost):
             self.batches[topic_partition].pop()
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
-        # A coordinator that loads takes all it reads for kept: it does not ask how far the log is
-        # committed, which is the same while a partition has one replica.
-        self.waiting = [one for one in self.waiting if one[0] != topic_partition]
         data = bytearray()
         for batch in self.batches.get(topic_partition, []):
             if read_batch_header(batch).last_offset < offset:

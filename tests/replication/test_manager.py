@@ -248,7 +248,7 @@ def test_a_failed_read_takes_the_directory_offline(
     assert isinstance(response, FetchResponse)
     assert partitions_of(response)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(KafkaError, match="KAFKA_STORAGE_ERROR"):
-        world.replicas.read_committed_log(KEY, 0, 1000)
+        world.replicas.read_led_log(KEY, 0, 1000)
 
 
 def test_the_coordinators_port(world: World) -> None:
@@ -257,11 +257,11 @@ def test_the_coordinators_port(world: World) -> None:
         KEY, made, acks=-1, timeout_ms=100, origin=AppendOrigin.COORDINATOR
     )
     assert appended(result).last_offset == 2
-    read = world.replicas.read_committed_log(KEY, -1, 1)
+    read = world.replicas.read_led_log(KEY, -1, 1)
     assert read == bytes(made)
-    assert world.replicas.read_committed_log(KEY, 3, 1000) == b""
+    assert world.replicas.read_led_log(KEY, 3, 1000) == b""
     with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        world.replicas.read_committed_log(TopicPartition("nope", 0), 0, 1000)
+        world.replicas.read_led_log(TopicPartition("nope", 0), 0, 1000)
 
 
 def test_an_order_that_surprises_keeps_no_other_from_being_carried_out(

@@ -216,21 +216,42 @@ def test_a_marker_is_written_once_to_a_partition_named_again() -> None:
 def test_described_transactions() -> None:
     described: list[str] = []
 
-    def describe(request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-        described.extend(request.transactional_ids)
-        return DescribeTransactionsResponse(
-            transaction_states=[
-                DescribeTransactionsResponse.TransactionState(transactional_id=name)
-                for name in request.transactional_ids
-            ]
-        )
+    def describe(name: str) -> tuple[object, Deferred[ErrorCode]]:
+        described.append(name)
+        found = DescribeTransactionsResponse.TransactionState(transactional_id=name)
+        return found, Deferred.of(ErrorCode.NONE)
 
-    sliced = Sliced(transactions=SimpleNamespace(describe_transactions=describe))
+    sliced = Sliced(transactions=SimpleNamespace(describe=describe))
     names = [f"t{index}" for index in range(MANY)]
     request = DescribeTransactionsRequest(transactional_ids=[*names, *names])
     response = in_slices(sliced, ApiKey.DESCRIBE_TRANSACTIONS, request)
     assert [each.transactional_id for each in response.transaction_states] == names
     assert described == names
+
+
+def test_described_transactions_that_may_still_be_lost() -> None:
+    """Each is described once it is committed, or is an error."""
+    outcomes: dict[str, Deferred[ErrorCode]] = {name: Deferred() for name in "abc"}
+
+    def describe(name: str) -> tuple[object, Deferred[ErrorCode]]:
+        found = DescribeTransactionsResponse.TransactionState(
+            transactional_id=name, transaction_state="Ongoing"
+        )
+        return found, outcomes[name]
+
+    sliced = Sliced(transactions=SimpleNamespace(describe=describe))
+    request = DescribeTransactionsRequest(transactional_ids=list("abc"))
+    outcome = begin(sliced, ApiKey.DESCRIBE_TRANSACTIONS, request)
+    for name, error in zip("cba", (0, ErrorCode.COORDINATOR_NOT_AVAILABLE, 0), strict=True):
+        assert isinstance(outcome, Deferred) and not outcome.done
+        outcomes[name].resolve(ErrorCode(error))
+    response = sliced.answer(outcome)
+    found = [
+        (each.transactional_id, each.error_code, each.transaction_state)
+        for each in response.transaction_states
+    ]
+    lost = ("b", ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
+    assert found == [("a", 0, "Ongoing"), lost, ("c", 0, "Ongoing")]
 
 
 def alter_configs(resources: list[tuple[str, int]]) -> tuple[list[list[str]], list[int]]:
@@ -341,9 +362,9 @@ class FakeTransactions:
 
     def verify(
         self, name: str, producer: object, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> Deferred[dict[TopicPartition, ErrorCode]]:
         self.added.append(partitions)
-        return dict.fromkeys(partitions, ErrorCode.NONE)
+        return Deferred.of(dict.fromkeys(partitions, ErrorCode.NONE))
 
 
 def test_partitions_of_a_transaction() -> None:

@@ -170,12 +170,13 @@ class OffsetService:
         self, request: OffsetFetchRequest, version: int, charge: Charge
     ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
         """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
-        for. A group's offsets are read once everything written before is committed. A group of
-        which all offsets are asked for again is answered once. charge: whether the response may
-        have so many bytes more.
+        for. The response shows what was written until then, and leaves once that is committed. A
+        group of which all offsets are asked for again is answered once. charge: whether the
+        response may have so many bytes more.
         """
         response = OffsetFetchResponse()
         whole: set[tuple[str, str | None, int]] = set()
+        uncommitted: list[tuple[int, Deferred[ErrorCode]]] = []
         for count, group in enumerate(request.groups, 1):
             if count % GROUPS_PER_STEP == 0:
                 yield None
@@ -184,31 +185,37 @@ class OffsetService:
                 if key in whole:
                     continue
                 whole.add(key)
-            response.groups.append(
-                (yield from self._fetch(group, version, request.require_stable, charge))
-            )
+            try:
+                host = self._host(group.group_id)
+                found = yield from self._fetch(
+                    host, group, version, request.require_stable, charge
+                )
+            except KafkaError as error:
+                found = _refused_fetch(group.group_id, error.code)
+            else:
+                if host.uncommitted.writes:
+                    place = len(response.groups)
+                    uncommitted.append((place, self._runtime.when_committed(host)))
+            response.groups.append(found)
+        for place, committed in uncommitted:
+            if not committed.done:
+                yield committed
+            if committed.value is not _NONE:
+                group_id = response.groups[place].group_id
+                response.groups[place] = _refused_fetch(group_id, committed.value)
         return response
 
     def _fetch(
         self,
+        host: Host[GroupShard],
         group: OffsetFetchRequest.OffsetFetchRequestGroup,
         version: int,
         require_stable: bool,
         charge: Charge,
-    ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
-        try:
-            host = self._host(group.group_id)
-            wait = self._runtime.after_pending(host)
-            if not wait.done:
-                yield wait
-                host = self._host(group.group_id)
-            refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        except KafkaError as error:
-            refusal = error.code
+    ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
+        refusal = host.shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
         if refusal is not _NONE:
-            return OffsetFetchResponse.OffsetFetchResponseGroup(
-                group_id=group.group_id, error_code=refusal
-            )
+            return _refused_fetch(group.group_id, refusal)
         return (
             yield from fetch_offsets(
                 host.shard.offsets,
@@ -279,3 +286,9 @@ class OffsetService:
                 )
             )
         return response
+
+
+def _refused_fetch(
+    group_id: str, error: ErrorCode
+) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+    return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, error_code=error)

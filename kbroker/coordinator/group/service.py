@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -91,6 +92,8 @@ class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
     @property
     def offsets_load_buffer_size(self) -> int: ...
     @property
+    def offsets_commit_timeout_ms(self) -> int: ...
+    @property
     def group_min_session_timeout_ms(self) -> int: ...
     @property
     def group_max_session_timeout_ms(self) -> int: ...
@@ -137,6 +140,7 @@ class GroupCoordinator:
             make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides, memory),
             compression=Compression(config.offsets_topic_compression_codec),
             load_step_bytes=min(config.offsets_load_buffer_size, LOAD_STEP_BYTES),
+            write_timeout_ms=config.offsets_commit_timeout_ms,
         )
         self.offsets = OffsetService(
             config, self.runtime, host_of=self._host, timers=timers, topics=topics
@@ -366,18 +370,37 @@ class GroupCoordinator:
 
     def list_groups(
         self, states: Set[str] = frozenset(), types: Set[str] = frozenset()
-    ) -> Generator[None, None, ListGroupsResponse]:
+    ) -> Generator[Deferred[ErrorCode] | None, None, ListGroupsResponse]:
         """ListGroups: of this broker's partitions, one in each step; one that is still loaded is an
         error, not an omission. states, types: the filters in lower case; empty: any.
         """
-        response = ListGroupsResponse()
+        listed: list[tuple[list[ListGroupsResponse.ListedGroup], Deferred[ErrorCode]]] = []
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.LOADING:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             if host.status is HostStatus.ACTIVE:
-                response.groups.extend(host.shard.list_groups(states, types))
-                yield
+                groups = list(host.shard.list_groups(states, types))
+                listed.append((groups, self.runtime.when_committed(host)))
+                yield None
+        response = ListGroupsResponse()
+        for groups, committed in listed:
+            if not committed.done:
+                yield committed
+            if committed.value is ErrorCode.NONE:
+                response.groups += groups
+            elif committed.value is not ErrorCode.NOT_COORDINATOR:  # the next leader lists these
+                return ListGroupsResponse(error_code=committed.value)
         return response
+
+    def committed(self, group_id: str) -> Callable[[], Deferred[ErrorCode]]:
+        """For a response about the group that is made from now on, perhaps in several turns of the
+        loop. Call the result when the response is complete: NONE once all that it shows is
+        committed, otherwise the error to respond with instead.
+        """
+        try:
+            return partial(self.runtime.when_committed, self._host(group_id))
+        except KafkaError:  # with which the group is described
+            return _committed
 
     def describe_group(
         self, group_id: str, version: int
@@ -408,6 +431,10 @@ def _old_leave_response(response: Message) -> Message:
     assert isinstance(response, LeaveGroupResponse)
     members = response.members
     return LeaveGroupResponse(error_code=members[0].error_code if members else response.error_code)
+
+
+def _committed() -> Deferred[ErrorCode]:
+    return Deferred.of(ErrorCode.NONE)
 
 
 def java_host(host: str) -> str:

@@ -185,9 +185,18 @@ class ShareGroupCoordinator:
         if refusal is not None:
             yield Deferred.of(respond(refusal)), 0
             return
-        group = self._host(group_id).shard.share.groups.get(group_id)
+        host = self._host(group_id)
+        committed = self._runtime.when_committed(host)
+
+        def once_committed(found: _Group) -> Deferred[DescribeShareGroupOffsetsResponse]:
+            def unless(error: ErrorCode) -> DescribeShareGroupOffsetsResponse:
+                return respond(_Group(group_id=group_id, error_code=error) if error else found)
+
+            return committed.then(unless)
+
+        group = host.shard.share.groups.get(group_id)
         if group is None or not group.states.initialized:
-            yield Deferred.of(respond(_Group(group_id=group_id))), 0
+            yield once_committed(_Group(group_id=group_id)), 0
             return
         names = group.states.names
         topics = [
@@ -198,7 +207,7 @@ class ShareGroupCoordinator:
             indexes = sorted(partitions)
             for start in range(0, max(len(indexes), 1), PIECE_ITEMS):
                 wanted = [(name, topic_id, indexes[start : start + PIECE_ITEMS])]
-                yield self._summarize(group_id, wanted).then(respond), 1 if start else 0
+                yield self._summarize(group_id, wanted).then(once_committed), 1 if start else 0
 
     def _cannot_describe(self, group_id: str) -> _Group | None:
         """The response for a group that is not coordinated here, or has no id; None for others."""

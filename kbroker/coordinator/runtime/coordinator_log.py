@@ -9,6 +9,8 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 
+ANY_EPOCH: Final = -1
+"""In place of a leader epoch: whichever the partition is led in."""
 _NONE: Final = ErrorCode.NONE
 """To look a member up in its enum costs ten times as much."""
 _IN_LOG_ANYWAY: Final = frozenset(
@@ -63,10 +65,17 @@ class CoordinatorLog(Protocol):
     """The logs of the internal topic; `node/` binds it to the replica manager."""
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
+        self,
+        topic_partition: TopicPartition,
+        batch: bytearray,
+        *,
+        leader_epoch: int = ANY_EPOCH,
+        transaction_version: int = 0,
     ) -> Deferred[AppendOutcome]:
-        """Write one batch with acks=all. A pending Deferred means: written, not yet committed.
+        """Write one batch with acks=all. A pending Deferred means: written, not yet committed; it
+        stays pending until the high watermark passes the batch or leadership is lost.
 
+        leader_epoch: NOT_LEADER_OR_FOLLOWER unless the partition is led here in this epoch.
         transaction_version: of the transaction that a marker ends.
         """
         ...
@@ -80,15 +89,23 @@ class CoordinatorLog(Protocol):
         """
         ...
 
+    def when_committed(self, topic_partition: TopicPartition) -> Deferred[ErrorCode]:
+        """NONE once the high watermark reaches the present log end offset; the reason if leadership
+        is lost before that. Never fails.
+        """
+        ...
+
+
+def is_written(error: ErrorCode) -> bool:
+    """Whether records whose append had this outcome are in the log and so in the state."""
+    return error is _NONE or error in _IN_LOG_ANYWAY
+
 
 def is_in_log(outcome: Deferred[ErrorCode]) -> bool:
     """Whether the records of a write with this outcome were replayed, even if its client is told
     that it failed. While the outcome is pending they are in the log.
     """
-    if not outcome.done:
-        return True
-    error = outcome.value
-    return error is _NONE or error in _IN_LOG_ANYWAY
+    return not outcome.done or is_written(outcome.value)
 
 
 def client_error(error: ErrorCode) -> ErrorCode:

@@ -1,15 +1,15 @@
-"""A shard at work on this broker: its status, its writes that are not committed, its timer."""
+"""A shard at work on this broker: its status, its uncommitted writes, its timer."""
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import Results
+from kbroker.coordinator.runtime.uncommitted import Uncommitted
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, TimerHandle
+from kbroker.ports import TimerHandle
 from kbroker.protocol.errors import ErrorCode
 
 
@@ -49,24 +49,31 @@ class HostStatus(Enum):
 class Host(Generic[S]):
     """One shard and what the runtime keeps about it.
 
-    epoch: the leader epoch of this broker. load_offset: of the next batch to replay. pending:
-    writes that are in the log and not committed, oldest first. timer_ms: when timer fires.
+    epoch: the leader epoch of this broker. load_offset: of the next batch to replay. timer_ms: when
+    timer fires.
     """
 
     __slots__ = (
         "epoch",
         "load_offset",
         "load_started_ms",
-        "pending",
         "record_count",
         "shard",
         "status",
         "timer",
         "timer_ms",
         "topic_partition",
+        "uncommitted",
     )
 
-    def __init__(self, topic_partition: TopicPartition, epoch: int, shard: S, now_ms: int) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        epoch: int,
+        shard: S,
+        uncommitted: Uncommitted,
+        now_ms: int,
+    ) -> None:
         self.topic_partition = topic_partition
         self.epoch = epoch
         self.shard = shard
@@ -74,6 +81,6 @@ class Host(Generic[S]):
         self.load_offset = 0
         self.load_started_ms = now_ms
         self.record_count = 0
-        self.pending: deque[Deferred[ErrorCode]] = deque()
+        self.uncommitted = uncommitted
         self.timer: TimerHandle | None = None
         self.timer_ms = 0

@@ -63,7 +63,7 @@ class CoordinatorResult(NamedTuple, Generic[R_co]):
     a value may be a Deferred, since a shard only decides and most decisions answer at once. None
     for a decision that answers no request.
     on_written: called with now_ms as soon as the records are in the log and replayed, committed or
-    not; for state that is not in records, such as deadlines.
+    not, and without records at once; for state that is not in records, such as deadlines.
     on_completion: called with (NONE, now_ms) when the records are committed, or with the client's
     error when they are refused. Not called if the shard is unloaded before that.
     replies: answers to other requests, which wait in the shard; sent in any case, after the append.

@@ -7,8 +7,10 @@ they are committed. A shard exists for each partition of the topic that this bro
 loaded by replay of its log (`loader`); if a write fails in a way that leaves the end of the log
 unknown, the shard is discarded and loaded again.
 
-A record is replayed when it is in the log, a response leaves when it is committed. Reads wait for
-the records that were appended before them, so no client sees state that may still be lost.
+A record is replayed when it is in the log, a response leaves when it is committed. The response to
+a read is made of the whole log, and leaves when all of that is committed (`uncommitted`), so no
+client sees state that may still be lost. That holds for the tail that a load finds above the high
+watermark, too.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from kbroker.coordinator.runtime.host import Host, HostStatus, S
 from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES, ShardLoader
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, OutgoingRequest, Reply, Results
+from kbroker.coordinator.runtime.uncommitted import Uncommitted
 from kbroker.coordinator.runtime.writer import ShardWriter
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
@@ -41,6 +44,8 @@ _NONE: Final = ErrorCode.NONE
 _ACTIVE: Final = HostStatus.ACTIVE
 _FAILED: Final = HostStatus.FAILED
 """To look a member up in its enum costs ten times as much."""
+WRITE_TIMEOUT_MS: Final = 5_000
+"""The default of offsets.commit.timeout.ms."""
 R = TypeVar("R")
 
 
@@ -61,6 +66,7 @@ class CoordinatorRuntime(Generic[S]):
     """The shards of one internal topic on this broker.
 
     base_sequence: of written batches (see `encode_batch`). sender: for shards that send requests.
+    write_timeout_ms: how long an answer waits for the high watermark.
     """
 
     def __init__(
@@ -74,11 +80,13 @@ class CoordinatorRuntime(Generic[S]):
         load_step_bytes: int = LOAD_STEP_BYTES,
         base_sequence: int = 0,
         sender: RequestSender | None = None,
+        write_timeout_ms: int = WRITE_TIMEOUT_MS,
     ) -> None:
         self._topic = topic
         self._timers = timers
         self._make_shard = make_shard
         self._sender = sender
+        self._write_timeout_ms = write_timeout_ms
         self._hosts: dict[int, Host[S]] = {}
         self._answers: deque[Callable[[], None]] = deque()
         self._is_answering = False
@@ -93,7 +101,12 @@ class CoordinatorRuntime(Generic[S]):
     # -- leadership --------------------------------------------------------------------------
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
-        """This broker leads the partition from epoch on, or (None) no longer does."""
+        """This broker leads the partition from epoch on, or (None) no longer does.
+
+        An epoch older than the shard's changes nothing. After a newer one the shard goes on: the
+        log of a leader stays as it is. Writes of the former epoch that are not committed fail, and
+        the shard is loaded again then.
+        """
         host = self._hosts.get(partition)
         if epoch is None:
             if host is not None:
@@ -130,10 +143,13 @@ class CoordinatorRuntime(Generic[S]):
     def _load(self, partition: int, epoch: int) -> None:
         topic_partition = TopicPartition(self._topic, partition)
         now_ms = self._timers.monotonic_ms()
-        host = self._hosts[partition] = Host(topic_partition, epoch, self._make_shard(), now_ms)
+        uncommitted = Uncommitted(self._timers, self._write_timeout_ms)
+        host = Host(topic_partition, epoch, self._make_shard(), uncommitted, now_ms)
+        self._hosts[partition] = host
         self._loader.load(host)
 
     def _on_loaded(self, host: Host[S]) -> None:
+        self._writer.await_tail(host)
         self.carry_out(host, host.shard.on_loaded(self._timers.monotonic_ms()))
 
     def _unload(self, host: Host[S]) -> None:
@@ -146,10 +162,8 @@ class CoordinatorRuntime(Generic[S]):
         if host.timer is not None:
             host.timer.cancel()
             host.timer = None
-        pending, host.pending = host.pending, deque()
         replies = host.shard.unload(ErrorCode.NOT_COORDINATOR)
-        for committed in pending:
-            committed.resolve(ErrorCode.NOT_COORDINATOR)
+        host.uncommitted.close(ErrorCode.NOT_COORDINATOR)
         self.carry_out(host, replies)
 
     def _reload(self, host: Host[S]) -> None:
@@ -241,7 +255,7 @@ class CoordinatorRuntime(Generic[S]):
         following: list[CoordinatorResult[object] | Reply] = []
         if result.replies:
             self._answers.extend(reply.deliver for reply in result.replies)
-        if result.on_written is not None and is_in_log(outcome):
+        if result.on_written is not None and (not result.records or is_in_log(outcome)):
             following += result.on_written(self._timers.monotonic_ms())
         for request in result.requests:
             following += self._send(host, request, self._timers.monotonic_ms())
@@ -261,7 +275,9 @@ class CoordinatorRuntime(Generic[S]):
     ) -> Deferred[ErrorCode]:
         if records:
             return self._writer.write(host, records, transaction)
-        return self.after_pending(host)
+        if not host.uncommitted.writes:
+            return self._committed
+        return host.uncommitted.wait()
 
     def _on_outcome(
         self,
@@ -332,11 +348,13 @@ class CoordinatorRuntime(Generic[S]):
             transaction_version=transaction_version,
         )
 
-    def after_pending(self, host: Host[S]) -> Deferred[ErrorCode]:
-        """NONE once every record that is in the log now is committed; otherwise the error of the
-        newest of them.
+    def when_committed(self, host: Host[S]) -> Deferred[ErrorCode]:
+        """For an answer that was made from the host's shard without a decision: NONE once every
+        record that is in the log now is committed; otherwise the client's error. Never fails.
         """
-        return host.pending[-1] if host.pending else self._committed
+        if not host.uncommitted.writes:
+            return self._committed
+        return host.uncommitted.wait().then(client_error)
 
     # -- timers ------------------------------------------------------------------------------
 

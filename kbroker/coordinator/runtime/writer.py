@@ -12,9 +12,11 @@ from kbroker.coordinator.runtime.coordinator_log import (
     CoordinatorLog,
     Transactional,
     is_in_log,
+    is_written,
 )
 from kbroker.coordinator.runtime.host import Host, HostStatus, S
 from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_batch
+from kbroker.coordinator.runtime.uncommitted import Write
 from kbroker.log_lines import shown
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -30,8 +32,9 @@ _ACTIVE: Final = HostStatus.ACTIVE
 
 
 class ShardWriter(Generic[S]):
-    """Appends to the logs of shards. Every outcome is NONE (committed) or another error of the log
-    (see `client_error`). While it is pending, the records are in the log and not yet committed.
+    """Appends to the logs of shards, in the leader epoch of each. Every outcome is NONE (committed)
+    or another error of the log (see `client_error`), REQUEST_TIMED_OUT if the high watermark does
+    not move. While it is pending, the records are in the log and not yet committed.
 
     reload: called, in a turn of the loop of its own, with a host whose log has an unknown end.
     """
@@ -108,6 +111,13 @@ class ShardWriter(Generic[S]):
 
         return self._append(host, batch, replay, transaction_version)
 
+    def await_tail(self, host: Host[S]) -> None:
+        """What is in the log now is uncommitted until the high watermark reaches its end."""
+        committed = self._log.when_committed(host.topic_partition)
+        if not committed.done or committed.value is not _NONE:
+            tail = host.uncommitted.add()
+            committed.on_done(partial(self._on_outcome, host, tail))
+
     def _append(
         self,
         host: Host[S],
@@ -116,35 +126,38 @@ class ShardWriter(Generic[S]):
         transaction_version: int = 0,
     ) -> Deferred[ErrorCode]:
         outcome = self._log.append(
-            host.topic_partition, batch, transaction_version=transaction_version
+            host.topic_partition,
+            batch,
+            leader_epoch=host.epoch,
+            transaction_version=transaction_version,
         )
         if not outcome.done:
             replay()
-            committed: Deferred[ErrorCode] = Deferred()
-            host.pending.append(committed)
+            write = host.uncommitted.add()
             outcome.on_done(
-                lambda result: self._on_outcome(host, committed, result.error),
-                lambda error: self._on_outcome(host, committed, error.code),
+                lambda result: self._on_outcome(host, write, result.error),
+                lambda error: self._on_outcome(host, write, error.code),
             )
-            return committed
+            return host.uncommitted.wait()
         error = outcome.value.error if outcome.error is None else outcome.error.code
         if error is _NONE:
             replay()
             return self._committed
-        written: Deferred[ErrorCode] = Deferred.of(error)
-        if is_in_log(written):
+        if is_written(error):
             replay()
+            self.await_tail(host)
         elif error not in NOTHING_WRITTEN:
             self._timers.call_later(0, lambda: self._reload(host))
-        return written
+        return Deferred.of(error)
 
-    def _on_outcome(self, host: Host[S], committed: Deferred[ErrorCode], error: ErrorCode) -> None:
-        if committed.done:
-            return  # the host was closed, which resolved it
-        host.pending.remove(committed)
-        if not is_in_log(Deferred.of(error)):
+    def _on_outcome(self, host: Host[S], write: Write, error: ErrorCode) -> None:
+        if host.status is not _ACTIVE:
+            return
+        if not is_written(error):
             self._timers.call_later(0, lambda: self._reload(host))
-        committed.resolve(error)
+        elif error is not _NONE:
+            self.await_tail(host)
+        host.uncommitted.settle(write, error)
 
 
 def _replay(

@@ -71,6 +71,8 @@ class CoordinatorSettings(StateSettings, Protocol):
     def share_coordinator_state_topic_compression_codec(self) -> int: ...
     @property
     def share_coordinator_state_topic_prune_interval_ms(self) -> int: ...
+    @property
+    def share_coordinator_write_timeout_ms(self) -> int: ...
 
 
 class StateTopics(ShareTopics, Protocol):
@@ -143,6 +145,7 @@ class ShareCoordinator:
             timers=timers,
             make_shard=lambda: ShareStateShard(config, timers.now_ms, topics),
             compression=Compression(config.share_coordinator_state_topic_compression_codec),
+            write_timeout_ms=config.share_coordinator_write_timeout_ms,
         )
 
     def partition_for(self, key: str) -> int:

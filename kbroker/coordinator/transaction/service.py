@@ -40,7 +40,6 @@ from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
-    DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
@@ -53,6 +52,8 @@ from kbroker.protocol.messages.transactions import (
 R = TypeVar("R")
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
+WRITE_TIMEOUT_MS: Final = 30_000
+"""How long the answer to a change of a transactional id waits for the high watermark."""
 LISTED_PER_STEP: Final = 256
 """Filters and transactional ids that ListTransactions looks at between two pauses."""
 
@@ -111,6 +112,7 @@ class TransactionCoordinator:
             timers=timers,
             make_shard=lambda: TransactionShard(config, timers.now_ms, self._log_version),
             base_sequence=-1,
+            write_timeout_ms=WRITE_TIMEOUT_MS,
             sender=_Sender(markers, next_producer_id),
         )
 
@@ -230,59 +232,60 @@ class TransactionCoordinator:
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Whether each partition is part of the producer's open transaction."""
-        if not transactional_id:
-            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+    ) -> Deferred[dict[TopicPartition, ErrorCode]]:
+        """Whether each partition is part of the producer's open transaction, in the turn of the
+        loop of the answer; that it became part of it is committed by then. Never fails.
+        """
+        named = list(partitions)
+        found, committed = self._verify_now(transactional_id, producer, named)
+        is_busy = ErrorCode.CONCURRENT_TRANSACTIONS in found.values()
+        if is_busy or (committed.done and committed.value is ErrorCode.NONE):
+            return Deferred.of(found)
+
+        def again(error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
+            if error is not ErrorCode.NONE:
+                return dict.fromkeys(named, error)
+            # The transaction may have ended since. What began since may not be committed.
+            now, _ = self._verify_now(transactional_id, producer, named)
+            return {partition: found[partition] or now[partition] for partition in named}
+
+        return committed.then(again)
+
+    def _verify_now(
+        self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, ErrorCode], Deferred[ErrorCode]]:
+        """What the shard says, and NONE once that is committed."""
         try:
             host = self._host(transactional_id)
         except KafkaError as error:
-            return dict.fromkeys(partitions, error.code)
-        return host.shard.verify(transactional_id, producer, partitions)
+            return dict.fromkeys(partitions, error.code), Deferred.of(ErrorCode.NONE)
+        found = host.shard.verify(transactional_id, producer, partitions)
+        return found, self.runtime.when_committed(host)
 
     # -- tools -------------------------------------------------------------------------------
 
-    def describe_transactions(
-        self, request: DescribeTransactionsRequest
-    ) -> DescribeTransactionsResponse:
-        """DescribeTransactions: each id on its own."""
-        return DescribeTransactionsResponse(
-            transaction_states=[self._describe(name) for name in request.transactional_ids]
-        )
-
-    def _describe(self, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
+    def describe(self, transactional_id: str) -> tuple[_Described, Deferred[ErrorCode]]:
+        """DescribeTransactions of one id, and NONE once what it shows is committed; otherwise the
+        error to respond with instead.
+        """
         try:
-            if not transactional_id:
-                raise KafkaError(ErrorCode.INVALID_REQUEST)
-            found = self._host(transactional_id).shard.transactions.get(transactional_id)
-            if found is None or found.state is TransactionState.DEAD:
-                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            host = self._host(transactional_id)
         except KafkaError as error:
-            return _Described(error_code=error.code, transactional_id=transactional_id)
-        return _Described(
-            transactional_id=transactional_id,
-            transaction_state=found.state.shown,
-            transaction_timeout_ms=found.timeout_ms,
-            transaction_start_time_ms=found.start_ms,
-            producer_id=found.producer_id,
-            producer_epoch=found.producer_epoch,
-            topics=[
-                DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
-                for topic, indexes in by_topic(found.partitions).items()
-            ],
-        )
+            return describe_error(transactional_id, error.code), Deferred.of(ErrorCode.NONE)
+        return _described(host.shard, transactional_id), self.runtime.when_committed(host)
 
     def list_transactions(
         self, request: ListTransactionsRequest
-    ) -> Generator[None, None, ListTransactionsResponse]:
-        """ListTransactions, for the partitions that this broker leads, in steps. The response is
-        COORDINATOR_LOAD_IN_PROGRESS while one of them is loading.
+    ) -> Generator[Deferred[ErrorCode] | None, None, ListTransactionsResponse]:
+        """ListTransactions, for the partitions that this broker leads, in steps; it waits until
+        what it shows is committed. The response is COORDINATOR_LOAD_IN_PROGRESS while one of them
+        is loading.
         """
         states: set[TransactionState] = set()
         unknown: dict[str, None] = {}
         for count, name in enumerate(request.state_filters, 1):
             if count % LISTED_PER_STEP == 0:
-                yield
+                yield None
             if name in STATE_BY_NAME:
                 states.add(STATE_BY_NAME[name])
             else:
@@ -294,6 +297,7 @@ class TransactionCoordinator:
         except KafkaError as error:
             return ListTransactionsResponse(error_code=error.code)
         producer_ids = frozenset(request.producer_id_filters)
+        listed: list[tuple[list[_Listed], Deferred[ErrorCode]]] = []
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.LOADING:
                 return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -308,23 +312,56 @@ class TransactionCoordinator:
                 matches=matches,
             )
             transactions = list(host.shard.transactions.values())  # which may change meanwhile
+            committed = self.runtime.when_committed(host)
+            selected: list[_Listed] = []
+            listed.append((selected, committed))
             for count, found in enumerate(transactions, 1):
                 if count % LISTED_PER_STEP == 0:
-                    yield
+                    yield None
                 if selects(found):
-                    response.transaction_states.append(
+                    selected.append(
                         _Listed(
                             transactional_id=found.transactional_id,
                             producer_id=found.producer_id,
                             transaction_state=found.state.shown,
                         )
                     )
+        for selected, committed in listed:
+            if not committed.done:
+                yield committed
+            if committed.value is ErrorCode.NONE:
+                response.transaction_states += selected
+            elif committed.value is not ErrorCode.NOT_COORDINATOR:  # the next leader lists these
+                return ListTransactionsResponse(error_code=committed.value)
         return response
 
     def _host(self, transactional_id: str) -> Host[TransactionShard]:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         return self.runtime.host(self.partition_for(transactional_id))
+
+
+def describe_error(transactional_id: str, error: ErrorCode) -> _Described:
+    """The response of DescribeTransactions for an id that is not described."""
+    return _Described(error_code=error, transactional_id=transactional_id)
+
+
+def _described(shard: TransactionShard, transactional_id: str) -> _Described:
+    found = shard.transactions.get(transactional_id)
+    if found is None or found.state is TransactionState.DEAD:
+        return describe_error(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    return _Described(
+        transactional_id=transactional_id,
+        transaction_state=found.state.shown,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=[
+            DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(found.partitions).items()
+        ],
+    )
 
 
 def _optional(producer_id: int) -> int | None:

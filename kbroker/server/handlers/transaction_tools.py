@@ -8,9 +8,11 @@ an operator whose transaction hangs, KIP-664); v1: flexible, v2: the transaction
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.coordinator.runtime.coordinator_log import Transactional
+from kbroker.coordinator.transaction.service import describe_error
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.acl_operations import AclOperation, AclResource
@@ -160,18 +162,40 @@ def describe_transactions_error(
 def handle_describe_transactions(
     services: Services, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:
-    """Each id on its own; the partitions are those of a transaction that is not over."""
+    """Each id on its own; the partitions are those of a transaction that is not over. The response
+    leaves when what it shows is committed.
+    """
     del context
-    ask, state = DescribeTransactionsRequest, DescribeTransactionsResponse.TransactionState
+    uncommitted: dict[str, Deferred[ErrorCode]] = {}
+
+    def describe(name: str) -> DescribeTransactionsResponse.TransactionState:
+        found, committed = services.transactions.describe(name)
+        if not committed.done or committed.value is not ErrorCode.NONE:
+            uncommitted[name] = committed
+        return found
+
     described = yield from describe_each(
         services,
         request.transactional_ids,
-        lambda name: services.transactions.describe_transactions(
-            ask(transactional_ids=[name])
-        ).transaction_states[0],
-        lambda name: state(error_code=ErrorCode.POLICY_VIOLATION, transactional_id=name),
+        describe,
+        lambda name: describe_error(name, ErrorCode.POLICY_VIOLATION),
     )
+    for committed in uncommitted.values():
+        if not committed.done:
+            yield committed
+    if any(committed.value is not ErrorCode.NONE for committed in uncommitted.values()):
+        described = [
+            found
+            if (error := _error_of(uncommitted, found.transactional_id)) is ErrorCode.NONE
+            else describe_error(found.transactional_id, error)
+            for found in described
+        ]
     return DescribeTransactionsResponse(transaction_states=described)
+
+
+def _error_of(outcomes: Mapping[str, Deferred[ErrorCode]], name: str) -> ErrorCode:
+    outcome = outcomes.get(name)
+    return ErrorCode.NONE if outcome is None else outcome.value
 
 
 @sliced

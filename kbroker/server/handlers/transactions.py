@@ -14,7 +14,7 @@ The decisions are in `coordinator/transaction/shard`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
 from kbroker.coordinator.group.offsets.commit import Commit
@@ -175,7 +175,7 @@ class _Added(NamedTuple):
 
 def _begin_add(
     services: Services, version: int, asked: _Transaction
-) -> Generator[None, None, _Added]:
+) -> Generator[Deferred[Any] | None, None, _Added]:
     partitions = list(
         (
             yield from once_each(
@@ -192,7 +192,10 @@ def _begin_add(
             yield None
         some = partitions[start : start + CHEAP_ITEMS]
         if asked.verify_only:
-            errors |= services.transactions.verify(asked.transactional_id, producer, some)
+            verified = services.transactions.verify(asked.transactional_id, producer, some)
+            if not verified.done:
+                yield verified
+            errors |= verified.value
         else:
             for each in some:
                 if services.image.partition(*each) is None:

@@ -225,6 +225,27 @@ def test_a_write_that_fails_fails_its_request(
     assert (world.shard is not shard) == is_reloaded
 
 
+def test_a_failed_write_fails_what_comes_before_the_reload_and_leaves_nothing_waiting(
+    world: World,
+) -> None:
+    """In the turn of the loop in which the write fails, the shard still has its record."""
+    world.log.delayed = True
+    shard = world.shard
+    stored = world.store("a", 7)
+    world.log.commit(E.KAFKA_STORAGE_ERROR)
+    assert code(stored) is E.NOT_COORDINATOR
+    read = world.read("a")
+    assert read.error is not None
+    assert read.error.code is E.NOT_COORDINATOR
+    waiter: Waiter = Deferred()
+    reply = Reply(waiter, HeartbeatResponse())
+    decision: CoordinatorResult[object] = CoordinatorResult([], waiter, lambda now_ms: [reply])
+    answer = world.runtime.handle(world.runtime.host(0), decision)
+    assert answer.done, "a request that is answered by a reply has its reply"
+    world.timers.advance(0)
+    assert world.shard is not shard
+
+
 def test_leadership_that_is_lost_fails_every_request_that_waits(world: World) -> None:
     world.log.delayed = True
     shard = world.shard

@@ -28,17 +28,24 @@ from kbroker.protocol.messages.groups import (
     JoinGroupRequest,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    ListGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+)
 from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.members import ClientMember, settle
+from tests.coordinator.group.offset_transactions import end_transaction
 from tests.coordinator.group.offsets.test_offsets import commit, fetch, fetch_all
 from tests.coordinator.simulation import Context, FakeTopics, MemoryLog, Outcome, World
 from tests.sim.timers import SimTimer, SimTimers
 
+E = ErrorCode
 PARTITION = TopicPartition(GROUP_TOPIC, 0)
 LOG = Path(__file__).parents[2] / "data" / "coordinator" / "consumer_offsets.log"
 
@@ -247,6 +254,141 @@ def test_the_reasons_of_many_members_are_a_few_lines(caplog: pytest.LogCaptureFi
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 10
     assert all("\n" not in line and len(line) < 700 for line in lines)
+
+
+def commit_later(world: World, offset: int, group: str = "g") -> Deferred[OffsetCommitResponse]:
+    """A commit that the log delays."""
+    world.log.delayed = True
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(committed_offset=offset)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="events", partitions=[partition])
+    request = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, topics=[topic]
+    )
+    pending = world.answer(world.coordinator.offsets.commit(Context(9), request))
+    assert isinstance(pending, Deferred)
+    return pending
+
+
+def test_a_list_of_groups_shows_what_is_committed() -> None:
+    world = World()
+    commit_later(world, 1)
+    listed = world.answer(world.coordinator.list_groups())
+    assert isinstance(listed, Deferred)
+    assert not listed.done
+    world.log.commit()
+    assert [group.group_id for group in listed.value.groups] == ["g"]
+
+
+@pytest.mark.parametrize("how", ["lost", "late"])
+def test_a_list_of_groups_whose_records_may_be_lost(how: str) -> None:
+    """What another leader lists is left out; what nobody can be sure of is an error."""
+    world = World(partition_count=2)
+    commit(world, {0: 1}, group="h")
+    assert world.coordinator.partition_for("g") != world.coordinator.partition_for("h")
+    commit_later(world, 1)
+    listed = world.answer(world.coordinator.list_groups())
+    assert isinstance(listed, Deferred)
+    if how == "lost":
+        world.coordinator.on_leadership(world.coordinator.partition_for("g"), None)
+        assert [group.group_id for group in listed.value.groups] == ["h"]
+    else:
+        world.timers.advance(5_000)
+        assert listed.value == ListGroupsResponse(error_code=E.COORDINATOR_NOT_AVAILABLE)
+
+
+def test_a_fetch_of_many_groups_waits_once_for_those_that_changed() -> None:
+    world = World(partition_count=2)
+    commit(world, {0: 1}, group="h")
+    commit_later(world, 2)
+    groups = [
+        OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None)
+        for name in ("g", "h", "none", "g2")
+    ]
+    steps = world.coordinator.offsets.fetch(
+        OffsetFetchRequest(groups=groups), 8, lambda count: True
+    )
+    fetched = world.answer(steps)
+    assert isinstance(fetched, Deferred)
+    world.timers.advance(5_000)
+    errors = {group.group_id: E(group.error_code) for group in fetched.value.groups}
+    assert list(errors) == ["g", "h", "none", "g2"]
+    assert (errors["g"], errors["h"]) == (E.COORDINATOR_NOT_AVAILABLE, E.NONE)
+    assert fetched.value.groups[0].topics == []
+    world.log.commit()
+    assert fetch(world, 0) == {0: (2, "")}
+
+
+def test_a_load_that_is_overtaken_by_newer_epochs() -> None:
+    """Its steps come to nothing, and older epochs no longer count."""
+    world = World()
+    commit(world, {0: 1})
+    runtime = world.coordinator.runtime
+    world.resign()
+    runtime.on_leadership(0, 5)
+    runtime.on_leadership(0, 7)  # the same leader, while it loads
+    (host,) = runtime.hosts()
+    assert (host.epoch, host.status) == (7, HostStatus.LOADING)
+    runtime.on_leadership(0, None)
+    runtime.on_leadership(0, 9)
+    (successor,) = runtime.hosts()
+    world.timers.advance(0)
+    assert (host.status, host.record_count) == (HostStatus.CLOSED, 0)
+    assert (successor.epoch, successor.status) == (9, HostStatus.ACTIVE)
+    runtime.on_leadership(0, 8)
+    assert (successor.epoch, successor.status) == (9, HostStatus.ACTIVE)
+    assert fetch(world, 0) == {0: (1, "")}
+
+
+def test_every_write_names_the_epoch_of_its_shard() -> None:
+    world = World()
+    epochs: list[object] = []
+    append = world.log.append
+
+    def watched(
+        topic_partition: TopicPartition, batch: bytearray, **options: int
+    ) -> Deferred[AppendOutcome]:
+        epochs.append(options["leader_epoch"])
+        return append(topic_partition, batch)
+
+    world.log.append = watched  # type: ignore[method-assign]  # watched
+    commit(world, {0: 1})
+    world.coordinator.on_leadership(0, 6)
+    commit(world, {0: 2})
+    end_transaction(world, commit=True, producer_id=9)
+    assert epochs == [1, 6, 6]
+
+
+def test_the_tail_of_a_load_is_shown_when_it_is_committed() -> None:
+    world = World()
+    commit(world, {0: 1})
+    lost = commit_later(world, 2)
+    world.resign()
+    assert lost.value.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+    world.lead()
+    wanted = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+    steps = world.coordinator.offsets.fetch(
+        OffsetFetchRequest(groups=[wanted]), 8, lambda count: True
+    )
+    reading = world.answer(steps)
+    assert isinstance(reading, Deferred)
+    assert not reading.done
+    world.log.commit()
+    assert reading.value.groups[0].topics[0].partitions[0].committed_offset == 2
+
+
+def test_what_an_unloaded_shard_held_is_given_back() -> None:
+    """Memory of members, timers, and the requests that wait."""
+    world = World()
+    members = [ClientMember(world, "a"), ClientMember(world, "b")]
+    for member in members:
+        member.join()
+    settle(world, members)
+    commit_later(world, 1, "simple")
+    memory = world.coordinator._member_memory
+    assert memory.used_bytes > 0
+    world.resign()
+    assert memory.used_bytes == 0
+    assert [timer for _, _, timer, _ in world.timers._heap if not timer.cancelled] == []
 
 
 def test_unload_answers_everybody_who_waits() -> None:

@@ -18,10 +18,7 @@ from kbroker.coordinator.transaction.state import AT_REST, ENDING
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transactions import (
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from kbroker.protocol.messages.transactions import ListTransactionsRequest
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.transaction.world import Client, TransactionWorld
@@ -204,13 +201,11 @@ def observed(world: TransactionWorld) -> dict[str, Any]:
     """
     shard, coordinator = world.shard(), world.coordinator
     names = sorted(shard.transactions)
-    described = coordinator.describe_transactions(
-        DescribeTransactionsRequest(transactional_ids=names)
-    )
+    described = [coordinator.describe(name)[0] for name in names]
     listed = at_once(coordinator.list_transactions(ListTransactionsRequest()))
     return {
         "transactions": {name: _durable(one) for name, one in shard.transactions.items()},
-        "described": {one.transactional_id: one for one in described.transaction_states},
+        "described": {one.transactional_id: one for one in described},
         "listed": {one.transactional_id: one for one in listed.transaction_states},
         "ends": set(shard._ends),
         "armed": [timer.at_ms is not None for timer in (shard._timeouts, shard._expiry)]

@@ -15,7 +15,6 @@ from kbroker.coordinator.transaction.state import AT_REST, ENDING, TransactionSt
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
-    DescribeTransactionsRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
@@ -493,6 +492,53 @@ def test_no_decision_while_a_record_is_uncommitted() -> None:
     assert waiter.value is E.NONE
 
 
+def test_what_is_described_and_verified_is_committed() -> None:
+    """Also what a new coordinator finds in its log: it may still be lost."""
+    world = TransactionWorld()
+    client = Client(world)
+    client.init()
+    world.log.delayed = True
+    added = client.ask_add(OUT)
+    world.lead()
+    assert added.value is E.NOT_COORDINATOR
+    described, committed = world.coordinator.describe("tx")
+    verified = world.coordinator.verify("tx", Producer(client.producer_id, client.epoch), [OUT])
+    again = client.ask_add(OUT)
+    assert described.transaction_state == "Ongoing"
+    assert [committed.done, verified.done, again.done] == [False] * 3
+    world.log.commit()
+    assert (committed.value, verified.value, again.value) == (E.NONE, {OUT: E.NONE}, E.NONE)
+
+
+def test_a_transaction_that_ends_while_its_verification_waits() -> None:
+    """A batch that is appended after the transaction's marker would never be ended."""
+    world = TransactionWorld()
+    client, other = Client(world), Client(world, transactional_id="other")
+    assert (client.init(), client.add(OUT), other.init()) == (E.NONE,) * 3
+    world.log.delayed = True
+    other.ask_add(OUT)
+    verified = world.coordinator.verify("tx", Producer(client.producer_id, client.epoch), [OUT])
+    client.ask_end(commit=True)
+    assert not verified.done
+    world.log.commit()
+    assert verified.value == {OUT: E.CONCURRENT_TRANSACTIONS}
+
+
+def test_an_answer_does_not_wait_for_ever() -> None:
+    world = TransactionWorld()
+    client = Client(world)
+    client.init()
+    world.log.delayed = True
+    added = client.ask_add(OUT)
+    world.timers.advance(29_000)
+    assert not added.done
+    world.timers.advance(1_000)
+    assert added.value is E.COORDINATOR_NOT_AVAILABLE
+    _, committed = world.coordinator.describe("tx")
+    world.timers.advance(30_000)
+    assert committed.value is E.COORDINATOR_NOT_AVAILABLE
+
+
 def test_unloading_answers_everybody_who_waits() -> None:
     world = TransactionWorld()
     client = Client(world)
@@ -566,8 +612,7 @@ def test_tools_see_what_there_is() -> None:
     unsound = ListTransactionsRequest(transactional_id_pattern="(")
     bad = at_once(world.coordinator.list_transactions(unsound))
     assert bad.error_code == E.INVALID_REGULAR_EXPRESSION
-    request = DescribeTransactionsRequest(transactional_ids=["a-1", "none", ""])
-    states = world.coordinator.describe_transactions(request).transaction_states
+    states = [world.coordinator.describe(name)[0] for name in ("a-1", "none", "")]
     assert [E(found.error_code) for found in states] == [
         E.NONE,
         E.TRANSACTIONAL_ID_NOT_FOUND,

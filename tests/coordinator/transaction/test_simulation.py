@@ -46,7 +46,12 @@ class CrashingLog(MemoryLog):
         """Whether the record is lost in the crash; None for either."""
 
     def append(
-        self, topic_partition: TopicPartition, batch: bytearray, *, transaction_version: int = 0
+        self,
+        topic_partition: TopicPartition,
+        batch: bytearray,
+        *,
+        leader_epoch: int = -1,
+        transaction_version: int = 0,
     ) -> Deferred[AppendOutcome]:
         self.crash_in -= 1
         self.count += 1

@@ -159,9 +159,8 @@ class Client:
 
     def verify(self, partition: TopicPartition) -> ErrorCode:
         producer = Producer(self.producer_id, self.epoch)
-        return self.world.coordinator.verify(self.transactional_id, producer, [partition])[
-            partition
-        ]
+        verified = self.world.coordinator.verify(self.transactional_id, producer, [partition])
+        return verified.value[partition]
 
     def ask_end(self, *, commit: bool) -> Any:
         request = EndTxnRequest(

@@ -12,6 +12,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.groups import DescribeGroupsRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
 from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
 from kbroker.replication.time_slices import FairSlices
@@ -24,7 +25,7 @@ from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.coordinator.group.share.test_groups import Shares
 from tests.coordinator.group.streams_members import StreamsThread
-from tests.coordinator.simulation import World
+from tests.coordinator.simulation import Context, World
 from tests.replication.test_time_slices import Ticks
 
 MEMBERS = 40
@@ -134,6 +135,47 @@ def test_a_group_named_again_is_described_once(kind: str) -> None:
     assert [group.group_id for group in described] == ["g", "h"]
     assert [len(group.members) for group in described] == [MEMBERS, MEMBERS]
     assert [group.error_code for group in described] == [ErrorCode.NONE] * 2
+
+
+@pytest.mark.parametrize("ends", ["committed", "unloaded", "late"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_description_leaves_when_what_it_shows_is_committed(kind: str, ends: str) -> None:
+    asking = Asking(kind)
+    world = asking.world
+    world.log.delayed = True
+    partition = OffsetCommitRequest.OffsetCommitRequestPartition(committed_offset=1)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="events", partitions=[partition])
+    commit = OffsetCommitRequest(
+        group_id="other", generation_id_or_member_epoch=-1, topics=[topic]
+    )
+    world.answer(world.coordinator.offsets.commit(Context(9), commit))
+    request = asking.request(**{asking.field: ["g", "none"]})
+    context = RequestContext(asking.api_key, asking.handler.max_version)
+    outcome = asking.handler.handle(asking.services, context, request)
+    world.timers.advance(0)
+    assert isinstance(outcome, Deferred)
+    assert not outcome.done
+    match ends:
+        case "committed":
+            world.log.commit()
+        case "unloaded":
+            world.resign()
+        case _:
+            world.timers.advance(5_000)
+    world.timers.advance(0)
+    response: Any = outcome.value
+    described, missing = response.groups
+    assert (described.group_id, missing.group_id) == ("g", "none")
+    error = {
+        "committed": ErrorCode.NONE,
+        "unloaded": ErrorCode.NOT_COORDINATOR,
+        "late": ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }[ends]
+    assert described.error_code == error
+    assert len(described.members) == (MEMBERS if ends == "committed" else 0)
+    if ends != "committed":
+        assert missing.error_code == error
+    assert asking.memory.used == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
