@@ -295,9 +295,7 @@ class ReplicaManager:
 
     # the coordinators' port
 
-    def read_led_log(
-        self, topic_partition: TopicPartition, offset: int, max_bytes: int
-    ) -> bytes:
+    def read_led_log(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
         """Whole batches of an internal topic led here, from offset (or the log's start) on, at
         least one; b"" at the log end. Raises KafkaError.
 

@@ -149,28 +149,28 @@ def test_a_coordinator_without_its_followers_shows_nothing_that_may_be_lost(
             "offsets.commit.timeout.ms": "300",
             "replica.lag.time.max.ms": "60000",
         }
-        async with running(Cluster(tmp_path, ROLES, settings=settings)) as cluster:
-            async with cluster.client(4) as client:
-                assert await create_topic(client, "t", replication_factor=3) == ErrorCode.NONE
-                leader, _ = await named(cluster, 4)
-                member = GroupConsumer(client, "g", ["t"], GroupConfig())
-                place = TopicPartition("t", 0)
-                await eventually(client, lambda: member.commit({place: 1}))
-                followers = [number for number in (4, 5, 6) if number != leader]
-                for number in followers:
-                    role = cluster.nodes[number]._role
-                    assert role is not None and role._replication is not None
-                    role._replication._fetchers.close()
-                unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                assert await failure(member.commit({place: 2})) is unavailable
-                assert await failure(member.committed([place])) is unavailable
-                for number in followers:
-                    role = cluster.nodes[number]._role
-                    assert role is not None and role._replication is not None
-                    for partition in role.services.replicas.partitions():
-                        role._replication._fetchers.update(partition)
-                found = await eventually(client, lambda: member.committed([place]))
-                assert found == {place: 2}
+        cluster = Cluster(tmp_path, ROLES, settings=settings)
+        async with running(cluster), cluster.client(4) as client:
+            assert await create_topic(client, "t", replication_factor=3) == ErrorCode.NONE
+            leader, _ = await named(cluster, 4)
+            member = GroupConsumer(client, "g", ["t"], GroupConfig())
+            place = TopicPartition("t", 0)
+            await eventually(client, lambda: member.commit({place: 1}))
+            followers = [number for number in (4, 5, 6) if number != leader]
+            for number in followers:
+                role = cluster.nodes[number]._role
+                assert role is not None and role._replication is not None
+                role._replication._fetchers.close()
+            unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert await failure(member.commit({place: 2})) is unavailable
+            assert await failure(member.committed([place])) is unavailable
+            for number in followers:
+                role = cluster.nodes[number]._role
+                assert role is not None and role._replication is not None
+                for partition in role.services.replicas.partitions():
+                    role._replication._fetchers.update(partition)
+            found = await eventually(client, lambda: member.committed([place]))
+            assert found == {place: 2}
 
     run(script)
 

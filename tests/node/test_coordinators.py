@@ -98,9 +98,7 @@ class Coordinating:
         )
         run_steps(
             self.groups.offsets.commit(Context(9), request),
-            lambda response: self.answers.append(
-                E(response.topics[0].partitions[0].error_code)
-            ),
+            lambda response: self.answers.append(E(response.topics[0].partitions[0].error_code)),
         )
 
     def read(self) -> None:

@@ -13,7 +13,6 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.observed import in_flux, plain
 from tests.coordinator.simulation import Context, MemoryLog
@@ -118,13 +117,13 @@ def not_durable(coordinator: GroupCoordinator) -> frozenset[str]:
 
 
 def known(coordinator: GroupCoordinator, besides: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """What ListGroups, the descriptions and the committed offsets say; of the groups `besides` the
-    offsets only.
+    """What ListGroups, the descriptions and the committed offsets say once all is committed; of the
+    groups `besides` the offsets only.
     """
     shard = coordinator.runtime.host(PARTITION).shard
     listed = [
         group
-        for group in at_once(coordinator.list_groups()).groups
+        for group in shard.list_groups(frozenset(), frozenset())
         if group.group_id not in besides
     ]
     described: dict[str, Any] = {}

@@ -187,9 +187,7 @@ class OffsetService:
                 whole.add(key)
             try:
                 host = self._host(group.group_id)
-                found = yield from self._fetch(
-                    host, group, version, request.require_stable, charge
-                )
+                found = yield from self._fetch(host, group, version, request.require_stable, charge)
             except KafkaError as error:
                 found = _refused_fetch(group.group_id, error.code)
             else:
@@ -288,7 +286,5 @@ class OffsetService:
         return response
 
 
-def _refused_fetch(
-    group_id: str, error: ErrorCode
-) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+def _refused_fetch(group_id: str, error: ErrorCode) -> OffsetFetchResponse.OffsetFetchResponseGroup:
     return OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id, error_code=error)

@@ -41,13 +41,13 @@ def described_groups(
         named = yield from once_each(group_ids)
         for count, group_id in enumerate(named, 1):
             if count % STEP_ITEMS == 0:
-                yield
+                yield None
             when_committed = services.groups.committed(group_id)
             group, members = describe(group_id)
             fits = size.add(answer_bytes(group))
             for number, member in enumerate(members, 1):
                 if number % STEP_ITEMS == 0:
-                    yield
+                    yield None
                 fits = fits and size.add(answer_bytes(member))
                 if not fits:
                     break

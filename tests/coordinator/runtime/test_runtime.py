@@ -261,9 +261,7 @@ def commit_later(world: World, offset: int, group: str = "g") -> Deferred[Offset
     world.log.delayed = True
     partition = OffsetCommitRequest.OffsetCommitRequestPartition(committed_offset=offset)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="events", partitions=[partition])
-    request = OffsetCommitRequest(
-        group_id=group, generation_id_or_member_epoch=-1, topics=[topic]
-    )
+    request = OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=[topic])
     pending = world.answer(world.coordinator.offsets.commit(Context(9), request))
     assert isinstance(pending, Deferred)
     return pending

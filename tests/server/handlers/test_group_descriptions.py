@@ -145,9 +145,7 @@ def test_a_description_leaves_when_what_it_shows_is_committed(kind: str, ends: s
     world.log.delayed = True
     partition = OffsetCommitRequest.OffsetCommitRequestPartition(committed_offset=1)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="events", partitions=[partition])
-    commit = OffsetCommitRequest(
-        group_id="other", generation_id_or_member_epoch=-1, topics=[topic]
-    )
+    commit = OffsetCommitRequest(group_id="other", generation_id_or_member_epoch=-1, topics=[topic])
     world.answer(world.coordinator.offsets.commit(Context(9), commit))
     request = asking.request(**{asking.field: ["g", "none"]})
     context = RequestContext(asking.api_key, asking.handler.max_version)

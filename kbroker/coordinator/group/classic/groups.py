@@ -218,8 +218,8 @@ class ClassicGroups:
     def _on_creation_appended(
         self, group: ClassicGroup, join: Join, error: ErrorCode, now_ms: int
     ) -> list[Result]:
-        if error is ErrorCode.NONE:
-            return []
+        if error is ErrorCode.NONE or self.groups.get(group.group_id) is not group:
+            return []  # a group that gave way since has answered its members
         if self._is_other_type(group.group_id):
             del self.groups[group.group_id]  # the append was refused: the former group stays
             return group.unload(error)
