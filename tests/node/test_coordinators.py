@@ -25,6 +25,7 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.replication.isr import IsrPorts
 from kbroker.replication.partition import Partition
+from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.replicated import run_steps
 from tests.coordinator.runtime.test_decisions import number_record
 from tests.coordinator.simulation import Context, FakeTopics
@@ -56,6 +57,7 @@ class Coordinating:
         metadata: Any = SimpleNamespace(image=topics)
         self.groups = build_group_coordinator(
             self.world.config,
+            GroupCoordinatorConfig.from_broker(self.world.config),
             metadata=metadata,
             replicas=self.world.replicas,
             timers=self.timers,

@@ -549,6 +549,7 @@ def test_unloading_answers_everybody_who_waits() -> None:
     world.resign()
     assert E(waiter.value.error_code) is E.NOT_COORDINATOR
     world.log.delayed = False
+    world.log.commit()
     world.lead()
     assert world.state("tx") is S.COMPLETE_COMMIT  # what was decided goes on
     assert client.end(commit=True) is E.NONE
