@@ -86,7 +86,8 @@ class Broker:
         self._role: BrokerRole | None = None
         self._dispatcher: Dispatcher[Services] | None = None
         self._metrics: MetricsEndpoint | None = None
-        self.stalls = StallProbe(_call_later, clock=self.resources.clock)
+        clock, cpu_clock = self.resources.stall_clocks
+        self.stalls = StallProbe(_call_later, clock=clock, cpu_clock=cpu_clock)
         network = NetworkConfig.from_broker(config)
         self.memory = MemoryPool(network.pool_bytes, network.queued_max_request_bytes)
 

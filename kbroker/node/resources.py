@@ -30,12 +30,16 @@ WORKER_THREADS: Final = 4
 """
 
 
+Clock = Callable[[], float]
+
+
 class NodeResources:
     """random: for everything the node draws, on its loop thread; a fixed seed makes a test
     repeatable. open_files: bounds the open segments of the node's partitions and the memory of
     their indexes. page_cache: tells whether sendfile would wait for the disk. workers: threads for
-    what requests have to wait for. clock: in seconds, of work that is cut into slices. bind: makes
-    the sockets of listeners. A simulated node has others of these (`kbroker/simulation`).
+    what requests have to wait for. clock: in seconds, of work that is cut into slices.
+    stall_clocks: monotonic time and CPU of the loop's thread, in seconds. bind: makes the sockets
+    of listeners. A simulated node has others of these (`kbroker/simulation`).
 
     max_open_files: how many segments keep their file open; None for half of the process's limit.
     """
@@ -48,6 +52,7 @@ class NodeResources:
         "open_files",
         "page_cache",
         "random",
+        "stall_clocks",
         "workers",
     )
 
@@ -60,7 +65,8 @@ class NodeResources:
     ) -> None:
         self._node_id = config.node_id
         self._offloads: list[Executor] = []
-        self.clock: Callable[[], float] = time.monotonic
+        self.clock: Clock = time.monotonic
+        self.stall_clocks: tuple[Clock, Clock] = time.monotonic, time.thread_time
         self.bind: Bind = bind_socket
         self.random = random or Random()
         self.open_files = OpenFiles(

@@ -131,9 +131,9 @@ class SimulatedNode:
         if not self._process.is_alive:
             return
         broker, self._broker = self._broker, None
-        if broker is not None:
-            self._context.run(broker.kill)
         self._loop.end(self._process)
+        if broker is not None:
+            self._context.run(broker.kill)  # closes its files
 
     def stop(self) -> asyncio.Future[None]:
         """End as by SIGTERM. The future is done when the process has ended."""

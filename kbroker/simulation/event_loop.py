@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from typing import Any, Final, TypeVar, TypeVarTuple
@@ -26,8 +26,13 @@ Ts = TypeVarTuple("Ts")
 
 THREAD_S: Final = 0.0005
 """How long the work of a thread takes."""
-END_TIMEOUT_S: Final = 60.0
-"""Of simulated time, for tasks that are cancelled at the end."""
+FEW_TASKS: Final = 1000
+"""From so many on, those that have ended are looked for and forgotten."""
+END_TIMEOUT_S: Final = 10.0
+"""Of simulated time, for tasks that are cancelled at the end. Then they are cancelled again: a node
+that was killed as it started waits for what does not end any more.
+"""
+MOST_CANCELS: Final = 5
 
 
 class SimulatedHandle(asyncio.TimerHandle):
@@ -75,6 +80,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Callbacks that were due while their process was paused."""
         self._count = 0
         self._is_ending = False
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks_limit = FEW_TASKS
         self.step_count = 0
 
     # -- time -------------------------------------------------------------------------------------
@@ -175,11 +182,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         the loop can be closed.
         """
         self._is_ending = True
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
+        for _ in range(MOST_CANCELS):
+            left = [
+                task
+                for task in self._tasks
+                if task is not asyncio.current_task() and not task.done()
+            ]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=END_TIMEOUT_S)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        """See asyncio. Tasks are kept until they end: those of a killed process never do, and the
+        collector would throw GeneratorExit into them at any time.
+        """
+        task = super().create_task(coro, name=name, context=context)
+        if len(self._tasks) >= self._tasks_limit:
+            self._tasks = {each: None for each in self._tasks if not each.done()}
+            self._tasks_limit = 2 * len(self._tasks) + FEW_TASKS
+        self._tasks[task] = None
+        return task
 
     # -- threads ----------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ class SimulatedResources(NodeResources):
         self.page_cache = PageCache(None)
         self._computing_s = 0.0
         self.clock = self._compute
+        self.stall_clocks = _loop_time, _no_time
         # The node asks it for its address and closes it, no more.
         self.bind = cast(Bind, lambda host, port, send_bytes, receive_bytes: network.bind(port))
 
@@ -116,3 +117,12 @@ class SimulatedResources(NodeResources):
         """The clock of work that is cut into slices: each look at it is a step of that work."""
         self._computing_s += STEP_S
         return self._computing_s
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _no_time() -> float:
+    """Computing takes no simulated time."""
+    return 0.0

@@ -156,9 +156,11 @@ class ClusterRun:
         self._violated(f"{node} has failed: {type(error).__name__}: {error}")
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Any: asyncio's."""
+        """Any: asyncio's. An exception that was never retrieved is no violation: the task that
+        waited for it was killed.
+        """
         error = context.get("exception")
-        if error is not None:
+        if error is not None and "never retrieved" not in context["message"]:
             self._violated(f"{context['message']}: {type(error).__name__}: {error}")
 
     # -- a life -----------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._responses = Responses(self, shared, self._transport)
         self._gate = ReadGate(self._transport, shared.hang_ups, self._hung_up)
-        shared.connections.add(self)
+        shared.connections[self] = None
         if throttle.delay_ms:
             self._muting.begin(throttle.delay_ms)
 
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.descriptors.give_back()
         self._admission.leave()
         self._buffer.close()
-        self._shared.connections.discard(self)
+        self._shared.connections.pop(self, None)
         self._shared.on_lost(self._session.connection_id)
         if not self._shared.connections:
             self._shared.on_empty()

@@ -96,7 +96,8 @@ class ConnectionShared:
     page_cache: PageCache = field(default_factory=PageCache.of_system)
     rates: ConnectionRates = field(default_factory=ConnectionRates)
     stalls: RestingProbe | None = None
-    connections: set[OpenConnection] = field(default_factory=set)
+    connections: dict[OpenConnection, None] = field(default_factory=dict)
+    """In the order in which they were opened, so that a simulated node does the same each time."""
     held: set[OpenConnection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0
