@@ -198,7 +198,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self,
         coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
         *,
-        name: str | None = None,
+        name: object = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         """See asyncio. Tasks are kept until they end: those of a killed process never do, and the
