@@ -24,6 +24,11 @@ from tests.sim.timers import SimTimers
 BROKERS = 3
 
 T = TypeVar("T")
+Step = Callable[[], None]
+
+
+class LieError(AssertionError):
+    """A client was told what is not so."""
 
 
 class Replica:
@@ -94,6 +99,12 @@ class BrokerLog:
                 if len(data) >= max_bytes:
                     break
         return bytes(data)
+
+    def end_offset(self, topic_partition: TopicPartition) -> int:
+        return self.replica.next_offset()
+
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "nothing is deleted here")
 
     def when_committed(self, topic_partition: TopicPartition) -> Deferred[ErrorCode]:
         replica = self.replica

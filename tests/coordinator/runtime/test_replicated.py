@@ -40,7 +40,8 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
-from tests.coordinator.replicated import BrokerLog, ReplicatedCluster, run_steps
+from tests.coordinator.replicated import BrokerLog, LieError, ReplicatedCluster, Step, run_steps
+from tests.coordinator.share_state.replicated import ShareStates
 from tests.coordinator.simulation import Context, FakeTopics
 
 E = ErrorCode
@@ -52,11 +53,6 @@ RETRIED = (
     E.COORDINATOR_NOT_AVAILABLE,
     E.COORDINATOR_LOAD_IN_PROGRESS,
 )
-Step = Callable[[], None]
-
-
-class LieError(AssertionError):
-    """A client was told what is not so."""
 
 
 class Groups(ReplicatedCluster):
@@ -307,12 +303,12 @@ class Transactions(ReplicatedCluster):
                 raise LieError(f"told, and lost: {sorted(map(repr, lost))}")
 
 
-KINDS = {"groups": Groups, "transactions": Transactions}
+KINDS = {"groups": Groups, "transactions": Transactions, "share states": ShareStates}
 
 
 def run(kind: str, seed: int) -> None:
     """One history. Raises LieError."""
-    world: Groups | Transactions = KINDS[kind](seed)
+    world: Groups | Transactions | ShareStates = KINDS[kind](seed)
     actions = [
         *world.steps(),
         (world.fetch_any, 150),
