@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from kbroker.replication.partition_read import (
     PartitionData,
     is_settled,
     read_partition,
+    read_throttled,
     readable_end,
 )
 from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
@@ -263,6 +265,9 @@ class FetchReader:
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
         follows = fetch_set.replica_id >= 0
+        read = read_partition
+        if follows and self._throttle.is_active:
+            read = partial(read_throttled, self._throttle)
         outgoing = progress.outgoing
         left = limits.max_bytes
         for wanted in asked:
@@ -276,10 +281,8 @@ class FetchReader:
                     progress.urgent |= found not in _NOT_FOUND
                     continue
                 partition = wanted.partition = found
-            is_held = follows and self._holds_back(partition, fetch_set.replica_id)
-            most, one = (0, False) if is_held else (left, not size_bytes)
             try:
-                data = read_partition(partition, wanted, most, one, self._timers)
+                data = read(partition, wanted, left, not size_bytes, self._timers)
             except KafkaError as error:
                 if error.code == ErrorCode.CORRUPT_MESSAGE:
                     self._say_once(partition, error)
@@ -318,12 +321,6 @@ class FetchReader:
                 ):
                     outgoing[wanted] = data
         progress.size_bytes = size_bytes
-
-    def _holds_back(self, partition: Partition, replica_id: int) -> bool:
-        """Whether a follower gets nothing of a partition now."""
-        return self._throttle.is_active and self._throttle.holds_back(
-            partition.topic_partition, replica_id in partition.isr, self._timers.monotonic_ms()
-        )
 
     def _say_once(self, partition: Partition, error: KafkaError) -> None:
         """A damaged log is asked for again and again."""

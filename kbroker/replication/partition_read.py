@@ -14,6 +14,7 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_set import FetchPartition, FetchSet
 from kbroker.replication.partition import Partition
+from kbroker.replication.throttle import ReplicationThrottle
 
 PartitionData = FetchResponse.PartitionData
 
@@ -91,6 +92,21 @@ def read_partition(
         aborted_transactions=aborted,
         records=records,
     )
+
+
+def read_throttled(
+    throttle: ReplicationThrottle,
+    partition: Partition,
+    wanted: FetchPartition,
+    max_bytes: int,
+    min_one_batch: bool,
+    timers: Timers,
+) -> PartitionData:
+    """As `read_partition`, for a follower; without records while these have to wait."""
+    is_in_sync = wanted.owner.replica_id in partition.isr
+    if throttle.holds_back(partition.topic_partition, is_in_sync, timers.monotonic_ms()):
+        max_bytes, min_one_batch = 0, False
+    return read_partition(partition, wanted, max_bytes, min_one_batch, timers)
 
 
 def _check_replica(partition: Partition, wanted: FetchPartition, replica_id: int) -> None:

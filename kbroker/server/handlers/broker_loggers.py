@@ -74,8 +74,9 @@ def alter_levels(node_id: int, resource: AlteredResource, *, validate_only: bool
                 )
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if not validate_only:
-        for name, _, level in resource.alterations:
-            _logger_of(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
+        for name, operation, level in resource.alterations:
+            is_set = operation == Operation.SET
+            _logger_of(name).setLevel(LEVELS[level or ""] if is_set else logging.NOTSET)
             logger.warning("Node %d: the log level of %s is %s now", node_id, name, _level_of(name))
 
 
