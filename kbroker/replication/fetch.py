@@ -265,9 +265,8 @@ class FetchReader:
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
         follows = fetch_set.replica_id >= 0
-        read = read_partition
-        if follows and self._throttle.is_active:
-            read = partial(read_throttled, self._throttle)
+        is_throttled = follows and self._throttle.is_active
+        read = partial(read_throttled, self._throttle) if is_throttled else read_partition
         outgoing = progress.outgoing
         left = limits.max_bytes
         for wanted in asked:

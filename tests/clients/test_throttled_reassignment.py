@@ -63,7 +63,8 @@ def test_a_partition_moves_at_the_rate_of_its_throttle(
 
     bootstrap = cluster.bootstrap
     created = NewTopic(TOPIC, 1, replica_assignment=[[1]])
-    librdkafka(bootstrap).create_topics([created])[TOPIC].result(20)
+    admin = librdkafka(bootstrap)
+    admin.create_topics([created])[TOPIC].result(20)
     producer = Producer({"bootstrap.servers": bootstrap})
     for _ in range(RECORDS):
         producer.produce(TOPIC, bytes(RECORD_BYTES), partition=0)
