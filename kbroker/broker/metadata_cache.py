@@ -34,6 +34,13 @@ class MetadataCache:
         broker = self.image.brokers.get(broker_id)
         return broker is not None and broker.in_controlled_shutdown
 
+    def rack_of(self, broker_id: int, listener_name: str) -> str | None:
+        """See `replication.replica_selector.BrokerRacks`."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker.fenced or listener_name not in broker.endpoints:
+            return None
+        return broker.rack
+
     def finalized_features(self) -> Mapping[str, int]:
         """Finalized levels for ApiVersions, kraft.version included; they hold as of
         `image.offset`.

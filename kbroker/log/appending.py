@@ -233,11 +233,24 @@ class AppendableLog(LogState):
         if self.failure is not None:
             raise self.failure
         checked = validate_replicated(batches, next_offset=self.log_end_offset)
+        self.append_replicated(checked, now_ms=now_ms, may_wait=False)
+        return Appended(checked.base_offset, checked.last_offset, self.log_start_offset)
+
+    def append_replicated(
+        self, checked: ValidatedBatches, *, now_ms: int, may_wait: bool
+    ) -> RollDue | None:
+        """Append what `validate_replicated` accepted at the present end of the log. may_wait:
+        RollDue if it needs a new segment, and this is to be called again then; otherwise the call
+        blocks for the files of that segment.
+
+        Raises KafkaError(RECORD_LIST_TOO_LARGE), LogDirectoryError.
+        """
+        if self.failure is not None:
+            raise self.failure
         markers = markers_of(checked.batches, checked.headers)
         if len(checked.batches) > self.config.segment_bytes:
             raise self._too_large(checked)
-        self._write(checked, markers, now_ms, may_wait=False)
-        return Appended(checked.base_offset, checked.last_offset, self.log_start_offset)
+        return self._write(checked, markers, now_ms, may_wait=may_wait)
 
     def _too_large(self, checked: ValidatedBatches) -> KafkaError:
         return KafkaError(

@@ -22,8 +22,10 @@ from kbroker.log.directories.moves import LogMoves
 from kbroker.log.directories.opening import AssignedDirectory, IsKnown, LogOpening
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.closing import close_logs
+from kbroker.log.state.cut import Cut
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import (
+    Checkpoint,
     CheckpointError,
     write_clean_shutdown,
     write_offsets,
@@ -229,26 +231,46 @@ class LogManager(LogDirectories):
             self.on_cleaned_cut(log)
         return is_cut
 
-    def truncate_fully(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Delete all records of that log, which begins anew at offset. Blocks. The checkpoints on
-        disk say so before anything is written there, see `truncate`. Raises LogDirectoryError.
+    def begin_cut(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        is_full: bool,
+        then: Callable[[], None],
+    ) -> Cut | None:
+        """`truncate`, or with is_full `PartitionLog.truncate_fully`, for a worker, which writes the
+        checkpoints that have to come down first. then: called once the log is cut. None if there is
+        nothing to cut. Raises LogDirectoryError.
         """
-        log = self._logs.get(topic_partition)
-        if log is None:
+        log, directory = self._logs.get(topic_partition), self.hosting(topic_partition)
+        if log is None or directory is None:
             raise InvariantError(f"{topic_partition} has no log")
-        log.truncate_fully(offset, now_ms=self.now_ms())
-        self.checkpoints.write_recovery_points()
-        self.checkpoints.write_start_offsets()
-        if self.on_cleaned_cut is not None:
-            self.on_cleaned_cut(log)
+        recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
+        cleaner_offset = log.cleaner_offset
+
+        def checkpoints() -> Iterator[Checkpoint]:
+            if log.recovery_point < recovery_point:
+                yield directory.checkpoint(names.RECOVERY_POINTS, directory.recovery_points())
+            if log.log_start_offset < log_start_offset:
+                yield directory.checkpoint(names.LOG_START_OFFSETS, directory.start_offsets())
+
+        def cut_done() -> None:
+            if cleaner_offset != log.cleaner_offset and self.on_cleaned_cut is not None:
+                self.on_cleaned_cut(log)
+            then()
+
+        return log.begin_cut(
+            offset, is_full=is_full, now_ms=self.now_ms(), checkpoints=checkpoints, then=cut_done
+        )
 
     # -- periodic work ----------------------------------------------------------------------------
 
     def retire(self, now_ms: int, *, defer: bool = False) -> Iterator[tuple[PartitionLog, int]]:
         """Forget expired producers, retire old segments; yields each log and how many of it."""
         for key, log in list(self._logs.items()):
-            if self._logs.get(key) is not log:
-                continue  # deleted meanwhile
+            if self._logs.get(key) is not log or log.frozen:
+                continue  # deleted meanwhile, or a worker cuts it
             retired = 0
             try:
                 log.producers.expire(now_ms)

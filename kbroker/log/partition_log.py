@@ -11,6 +11,7 @@ No method awaits; methods that block for long (open, flush, truncate) say so.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -21,13 +22,14 @@ from kbroker.log.recovery.recovery import load
 from kbroker.log.results import ReadInfo
 from kbroker.log.state import retention, truncation
 from kbroker.log.state.closing import begin_last_flush, close_logs, release, rename_folder
+from kbroker.log.state.cut import Cut
 from kbroker.log.state.flush import Flush
 from kbroker.log.state.flushing import begin_flush, flush_now
 from kbroker.log.state.producers import take_snapshot
 from kbroker.log.state.roll import Roll
 from kbroker.log.state.rolling import begin_roll, roll_now, settle_roll
 from kbroker.log.storage import names
-from kbroker.log.storage.checkpoint import read_topic_id_after_stop, write_topic_id
+from kbroker.log.storage.checkpoint import Checkpoint, read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import make_directory
 from kbroker.log.storage.index_entries import AbortedTransaction
@@ -270,6 +272,28 @@ class PartitionLog(AppendableLog):
     def truncate_fully(self, offset: int, *, now_ms: int = 0) -> None:
         """Delete all records; the empty log begins at offset. Blocks."""
         truncation.truncate_fully(self, offset, now_ms=now_ms)
+
+    def begin_cut(
+        self,
+        offset: int,
+        *,
+        is_full: bool,
+        now_ms: int,
+        checkpoints: Callable[[], Iterable[Checkpoint]] = tuple,
+        then: Callable[[], None],
+    ) -> Cut | None:
+        """`truncate_to`, or with is_full `truncate_fully`, for a worker. No job of this log may
+        wait. checkpoints, then: see `Cut`. None, and neither is called, if there is nothing to cut.
+        Raises LogDirectoryError if the log failed before.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if not is_full and offset >= self.log_end_offset:
+            self.leader_epochs.truncate_from_end(offset)
+            return None
+        cut = Cut(self, offset, is_full=is_full, now_ms=now_ms, checkpoints=checkpoints, then=then)
+        self.jobs.add(cut)
+        return cut
 
     def delete_records_before(self, offset: int) -> bool:
         """Move the log's start up to offset (DeleteRecords). Returns whether it moved.

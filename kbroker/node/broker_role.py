@@ -51,12 +51,14 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.replication.isr import IsrPorts
 from kbroker.replication.isr_changes import IsrChanges
 from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.replica_selector import RackAwareSelector
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.log_config import LogConfigs
+from kbroker.settings.rules import RACK_AWARE
 from kbroker.settings.share_groups import ShareGroupConfig
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VERIFICATION: Final = "transaction.partition.verification.enable"
+
+FOLLOWER_THREADS: Final = 2
+"""Workers that make new segments of followers' logs and cut logs; a slow disk may hold up one."""
+
 SHUTDOWN_SECONDS: Final = 3.0
 CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
 """How long a stop waits for the controlled shutdown: of a node that is its whole cluster, and of a
@@ -233,6 +239,7 @@ class BrokerRole:
         await asyncio.shield(self._loading)  # if the start is cancelled `close` waits for it
 
     def _host_nothing_yet(self) -> ReplicaManager:
+        is_rack_aware = self._config.get_optional_string("replica.selector.class") == RACK_AWARE
         self._replicas = ReplicaManager(
             self._config.node_id,
             self._logs,
@@ -245,6 +252,7 @@ class BrokerRole:
             memory=self._memory,
             slices=lambda: TimeSlices(self._timers, clock=self._resources.clock),
             fair_slices=FairSlices(self._timers, clock=self._resources.clock),
+            selector=RackAwareSelector(self.metadata) if is_rack_aware else None,
         )
         return self._replicas
 
@@ -262,6 +270,7 @@ class BrokerRole:
             controller=channel,
             timers=self._timers,
             random=self._resources.random,
+            offload=self._resources.offload("follower", FOLLOWER_THREADS),
             broker_epoch=lambda: lifecycle.broker_epoch,
         )
 

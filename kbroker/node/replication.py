@@ -15,7 +15,7 @@ from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import ClosableOffload, Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -73,7 +73,9 @@ def _unknown_broker() -> KafkaError:
 
 
 class BrokerReplication:
-    """Of one broker; made before it hosts any replica. changes: what `IsrPorts` submits to."""
+    """Of one broker; made before it hosts any replica. changes: what `IsrPorts` submits to.
+    offload: the workers of followers' logs.
+    """
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class BrokerReplication:
         controller: BrokerChannel,
         timers: Timers,
         random: Random,
+        offload: ClosableOffload,
         broker_epoch: Callable[[], int],
     ) -> None:
         self._config = config
@@ -101,8 +104,14 @@ class BrokerReplication:
         self._sender = IsrChangeSender(
             changes, controller.alter_partition, timers, broker_epoch=broker_epoch
         )
+        self._logs = FollowerLogs(
+            replicas.logs,
+            offload=offload,
+            on_log_start=replicas.hosting.log_start_moved,
+            now_ms=timers.now_ms,
+        )
         self._fetchers = ReplicaFetchers(
-            self._make_fetcher, fetcher_count=config.get_int("num.replica.fetchers")
+            self._make_fetcher, self._logs, fetcher_count=config.get_int("num.replica.fetchers")
         )
         replicas.hosting.on_role = self._fetchers.update
 
@@ -112,14 +121,15 @@ class BrokerReplication:
         self._fetchers.resize(count, list(self._replicas.partitions()))
 
     def close(self) -> None:
-        """Fetch nothing more and propose no ISR."""
+        """Fetch nothing more and propose no ISR. Blocks until the workers are done."""
         self._replicas.hosting.on_role = lambda partition: None
         self._fetchers.close()
         self._sender.close()
         self._channel.close()
+        self._logs.close()
 
     def _make_fetcher(self, leader_id: int, number: int) -> ReplicaFetcher:
-        config, hosting = self._config, self._replicas.hosting
+        config = self._config
         limits = FetchLimits(
             max_wait_ms=config.get_int("replica.fetch.wait.max.ms"),
             min_bytes=config.get_int("replica.fetch.min.bytes"),
@@ -133,9 +143,6 @@ class BrokerReplication:
             broker_epoch=self._broker_epoch,
             throttle=self._replicas.throttles.follower,
         )
-        logs = FollowerLogs(
-            self._replicas.logs, on_log_start=hosting.log_start_moved, now_ms=self._timers.now_ms
-        )
         leader = BrokerConnection(
             self._channel,
             partial(self._address, leader_id),
@@ -143,7 +150,12 @@ class BrokerReplication:
             config.get_int("replica.socket.timeout.ms"),
         )
         return ReplicaFetcher(
-            follower, leader, logs, self._timers, on_storage_error=hosting.read_failed
+            follower,
+            leader,
+            self._logs,
+            self._timers,
+            slices=self._replicas.fair_slices,
+            on_storage_error=self._replicas.hosting.read_failed,
         )
 
     def _address(self, broker_id: int) -> BrokerAddress | None:

@@ -23,9 +23,9 @@ from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError
 from kbroker.ports import Chained, Deferred, Timers, follow
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.partition import OffsetWaiter, Partition, Role
+from kbroker.replication.partition import Partition, Role
 from kbroker.replication.preparation import Preparation, Ready
-from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.replication.purgatory import OffsetWaiter, PendingResponse, Purgatory
 from kbroker.replication.remote_replica import NEVER_MS
 
 logger = logging.getLogger(__name__)

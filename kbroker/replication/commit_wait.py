@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.partition import OffsetWaiter, Partition
-from kbroker.replication.purgatory import Purgatory
+from kbroker.replication.partition import Partition
+from kbroker.replication.purgatory import OffsetWaiter, Purgatory
 
 
 def when_committed(partition: Partition, purgatory: Purgatory) -> Deferred[ErrorCode]:

@@ -23,7 +23,13 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.pieces import merge
 from kbroker.protocol.schema import size_of
 from kbroker.replication.fetch_session import FetchContext
-from kbroker.replication.fetch_set import FetchPartition, FetchSet, ReadingSteps, TopicKey
+from kbroker.replication.fetch_set import (
+    FetchLimits,
+    FetchPartition,
+    FetchSet,
+    ReadingSteps,
+    TopicKey,
+)
 from kbroker.replication.partition import Partition
 from kbroker.replication.partition_read import (
     NO_EPOCH,
@@ -31,6 +37,7 @@ from kbroker.replication.partition_read import (
     NO_SNAPSHOT,
     PartitionData,
     is_settled,
+    read_elsewhere,
     read_partition,
     read_throttled,
     readable_end,
@@ -65,19 +72,6 @@ _NOT_FOUND: Final = frozenset(
 """Errors that do not hurry a response, as in Kafka: the metadata may just be on its way."""
 
 
-class FetchLimits:
-    """How much a response may hold and how long it may take. max_bytes: already within
-    fetch.max.bytes.
-    """
-
-    __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
-
-    def __init__(self, *, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
-        self.max_wait_ms = max_wait_ms
-        self.min_bytes = min_bytes
-        self.max_bytes = max_bytes
-
-
 class _Progress:
     """The results of a pass over the partitions so far."""
 
@@ -87,7 +81,7 @@ class _Progress:
         self.outgoing: dict[FetchPartition, PartitionData] = {}
         self.size_bytes = 0
         self.urgent = False
-        """An error or a diverging epoch, which the client must hear of now."""
+        """An error, a diverging epoch, another replica: the client must hear of it now."""
 
 
 class FetchReader:
@@ -95,8 +89,7 @@ class FetchReader:
 
     find: the hosted partition of (topic name or id, index), or the error to answer.
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
-    throttle: of the followers of this broker. memory: told of what large fetches hold while they
-    wait.
+    throttle: of this broker's followers. memory: told of what large fetches hold while they wait.
     """
 
     __slots__ = (
@@ -281,17 +274,15 @@ class FetchReader:
                     continue
                 partition = wanted.partition = found
             try:
+                if fetch_set.closest is not None and (
+                    data := read_elsewhere(partition, wanted, fetch_set.closest, self._timers)
+                ):
+                    outgoing[wanted] = data
+                    progress.urgent = True
+                    continue
                 data = read(partition, wanted, left, not size_bytes, self._timers)
-            except KafkaError as error:
-                if error.code == ErrorCode.CORRUPT_MESSAGE:
-                    self._say_once(partition, error)
-                self._failed(wanted, error.code, progress)
-                progress.urgent = True
-                continue
-            except OSError as error:
-                self._on_storage_error(partition, error)
-                self._failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR, progress)
-                progress.urgent = True
+            except (KafkaError, OSError) as error:
+                self._read_failed(partition, wanted, error, progress)
                 continue
             records = data.records
             if records:
@@ -321,11 +312,24 @@ class FetchReader:
                     outgoing[wanted] = data
         progress.size_bytes = size_bytes
 
-    def _say_once(self, partition: Partition, error: KafkaError) -> None:
-        """A damaged log is asked for again and again."""
-        if self._damages.get(partition.topic_partition) != error.message:
-            self._damages[partition.topic_partition] = error.message
-            logger.error("%s cannot be read: %s", partition.topic_partition, error.message)
+    def _read_failed(
+        self,
+        partition: Partition,
+        wanted: FetchPartition,
+        error: KafkaError | OSError,
+        progress: _Progress,
+    ) -> None:
+        name = partition.topic_partition
+        if isinstance(error, OSError):
+            self._on_storage_error(partition, error)
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            code = error.code
+            if code == ErrorCode.CORRUPT_MESSAGE and self._damages.get(name) != error.message:
+                self._damages[name] = error.message  # it is asked for again and again
+                logger.error("%s cannot be read: %s", name, error.message)
+        self._failed(wanted, code, progress)
+        progress.urgent = True
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode, progress: _Progress) -> None:
         """Answer an error; the partition stays dirty and is looked up afresh next time."""

@@ -18,6 +18,7 @@ from typing import ClassVar, Final, Protocol
 from kbroker.model import Uuid
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.replication.partition import Partition
+from kbroker.replication.replica_selector import ClosestReplica
 
 PARTITION_BYTES: Final = 448
 """Memory of a partition in a set: itself, its numbers, its places in the dicts of the set and among
@@ -35,6 +36,19 @@ STEP_ITEMS: Final = 256
 
 TopicKey = str | Uuid
 """A topic as the request names it: name up to v12, id from v13."""
+
+
+class FetchLimits:
+    """How much a response may hold and how long it may take. max_bytes: already within
+    fetch.max.bytes.
+    """
+
+    __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
+
+    def __init__(self, *, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
 
 
 class BytesWaiter(Protocol):
@@ -139,12 +153,15 @@ class FollowerPartition(FetchPartition):
 class FetchSet:
     """The partitions one request, or one session, reads. waiter: the fetch that waits on it now, if
     any. replica_epoch: of the broker that follows, as its newest request says; -1 unknown.
-    last_used_ms: when the newest request of a session came.
+    last_used_ms: when the newest request of a session came. from_followers: whether a consumer may
+    read where this broker follows; closest: from where it had better read (KIP-392).
     """
 
     __slots__ = (
         "closed",
+        "closest",
         "dirty",
+        "from_followers",
         "last_used_ms",
         "names_bytes",
         "partitions",
@@ -169,6 +186,8 @@ class FetchSet:
         self.read_committed = False
         self.replica_id = replica_id
         self.replica_epoch = -1
+        self.from_followers = False
+        self.closest: ClosestReplica | None = None
         self.waiter: BytesWaiter | None = None
 
     @property

@@ -31,10 +31,12 @@ class FollowState(Enum):
 class FollowedPartition:
     """One partition of a `Follower`. leader_offset: the leader's high watermark, or log end, as of
     the last answer. leader_end: while OUT_OF_RANGE, the leader's log end; both UNKNOWN at first.
+    is_changing: a change of the log is under way.
     """
 
     __slots__ = (
         "fetch_offset",
+        "is_changing",
         "is_delayed",
         "is_started",
         "leader_end",
@@ -50,6 +52,7 @@ class FollowedPartition:
         self.state = FollowState.FETCHING
         self.fetch_offset = UNKNOWN
         self.is_started = False
+        self.is_changing = False
         self.is_delayed = False
         self.leader_offset = UNKNOWN
         self.leader_end = UNKNOWN
@@ -57,6 +60,14 @@ class FollowedPartition:
     @property
     def key(self) -> PartitionKey:
         return self.partition.topic_id, self.partition.topic_partition.partition
+
+    def is_current(self, partition: Partition) -> bool:
+        """Whether this follows the partition in its present leader epoch, and has not failed."""
+        return (
+            self.partition is partition
+            and self.leader_epoch == partition.leader_epoch
+            and self.state is not FollowState.FAILED
+        )
 
     @property
     def lag(self) -> int | None:
@@ -80,7 +91,7 @@ class FollowedPartition:
     @property
     def is_ready(self) -> bool:
         """Whether it is to be part of the next Fetch."""
-        return self.state is FollowState.FETCHING and not self.is_delayed
+        return self.state is FollowState.FETCHING and not self.is_delayed and not self.is_changing
 
     def __repr__(self) -> str:
         name = self.partition.topic_partition

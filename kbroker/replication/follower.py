@@ -2,8 +2,9 @@
 ReplicaFetcherThread): what to ask the leader for next, and what its answers do to the logs.
 
 A core: time is an argument, and what is to be done comes out as `Effect`s, in order. The shell
-(`fetchers`) sends requests, hands `follower_effects` the changes of logs, and reports each outcome.
-One request is in flight, and none while a change of a log is under way.
+(`fetchers`) sends requests, has `follower_log` change logs, and reports each outcome. One request
+is in flight. None is sent while a change of a log is under way, so that the partition is part of
+the next Fetch, unless it takes CHANGE_PATIENCE_MS: then the others are fetched without it.
 
     TRUNCATING -> FETCHING       a log without leader epochs was cut at the high watermark
     FETCHING -> OUT_OF_RANGE     the leader does not have the fetch offset
@@ -50,6 +51,9 @@ from kbroker.replication.throttle import ReplicationThrottle
 HELD_BACK_MS: Final = 250
 """How long a throttled partition is left alone before it is looked at again."""
 
+CHANGE_PATIENCE_MS: Final = 1_000
+"""How long a change of one log holds up the fetching of the others."""
+
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 
@@ -83,8 +87,10 @@ class Follower:
         """Until when each throttled one is not fetched."""
         self._truncating: list[FollowedPartition] = []
         self._out_of_range: dict[FollowedPartition, None] = {}
-        self._under_way: set[FollowedPartition] = set()
-        """Partitions with a change of their log that is not reported yet."""
+        self._under_way: dict[FollowedPartition, int] = {}
+        """Partitions with a change of their log that is not reported yet, and when that began."""
+        self._patient_until_ms: int | None = None
+        """Until when nothing is fetched because of a change; None: that is not waited for."""
         self._asked_offsets: dict[TopicPartition, FollowedPartition] = {}
         self._awaits_fetch = False
 
@@ -109,14 +115,9 @@ class Follower:
         followed = FollowedPartition(partition)
         key = followed.key
         present = self._followed.get(key)
-        if (
-            present is not None
-            and present.partition is partition
-            and present.leader_epoch == followed.leader_epoch
-            and present.state is not FollowState.FAILED
-        ):
-            return
         if present is not None:
+            if present.is_current(partition):
+                return
             self._remove(present)
         self._followed[key] = followed
         self._changed[key] = None
@@ -145,10 +146,10 @@ class Follower:
 
     def poll(self, now_ms: int) -> list[Effect]:
         """What to do now; called after every event, and at `next_deadline_ms`."""
-        if self._awaits_fetch or self._asked_offsets or self._under_way:
+        if self._awaits_fetch or self._asked_offsets or self._awaits_changes(now_ms):
             return []
         self._end_delays(now_ms)
-        effects: list[Effect] = list(self._start_changed())
+        effects: list[Effect] = list(self._start_changed(now_ms))
         if effects:
             return effects
         if self._out_of_range:
@@ -163,10 +164,35 @@ class Follower:
 
     def next_deadline_ms(self) -> int | None:
         """When `poll` is due if nothing happens before."""
-        if self._awaits_fetch or self._asked_offsets or self._under_way:
+        if self._awaits_fetch or self._asked_offsets:
             return None
+        if self._patient_until_ms is not None:
+            return self._patient_until_ms
         due_ms = [next(iter(each.values())) for each in (self._delayed, self._held_back) if each]
         return min(due_ms, default=None)
+
+    def _begin_change(self, followed: FollowedPartition, now_ms: int) -> None:
+        followed.is_changing = True
+        self._under_way[followed] = now_ms
+
+    def _end_change(self, followed: FollowedPartition) -> None:
+        followed.is_changing = False
+        self._under_way.pop(followed, None)
+
+    def _awaits_changes(self, now_ms: int) -> bool:
+        """Whether a change is under way that is waited for; otherwise the partitions with one are
+        left out of the next Fetch.
+        """
+        self._patient_until_ms = None
+        if not self._under_way:
+            return False
+        until_ms = next(reversed(self._under_way.values())) + CHANGE_PATIENCE_MS
+        if now_ms < until_ms:
+            self._patient_until_ms = until_ms
+            return True
+        for followed in self._under_way:
+            self._changed[followed.key] = None
+        return False
 
     def _end_delays(self, now_ms: int) -> None:
         for waiting in (self._delayed, self._held_back):
@@ -190,7 +216,7 @@ class Follower:
                 self._held_back[followed] = now_ms + HELD_BACK_MS
                 self._changed[followed.key] = None
 
-    def _start_changed(self) -> Iterator[Effect]:
+    def _start_changed(self, now_ms: int) -> Iterator[Effect]:
         """Set the positions of partitions that are followed anew. Without leader epochs nothing
         tells where logs differ, so what is not known to be committed is cut.
         """
@@ -207,7 +233,7 @@ class Follower:
                 and partition.high_watermark < log.log_end_offset
             ):
                 followed.state = FollowState.TRUNCATING
-                self._under_way.add(followed)
+                self._begin_change(followed, now_ms)
                 yield TruncateTo(followed, partition.high_watermark)
 
     def _fetch_request(self) -> FetchRequest | None:
@@ -257,15 +283,16 @@ class Follower:
 
     # answers
 
-    def fetch_answered(self, response: FetchResponse, now_ms: int) -> list[Effect]:
-        """The leader answered a Fetch."""
-        self._awaits_fetch = False
+    def fetch_answered(self, response: FetchResponse, now_ms: int) -> Iterator[Effect]:
+        """The leader answered a Fetch. The effects may be carried out one by one, in several turns
+        of the loop; the next request is sent after the last one.
+        """
         was_full = self._session.is_full
         if not self._session.answered(response):
+            self._awaits_fetch = False
             if was_full:  # the next request is the same one
                 self._delay_all(now_ms)
-            return []
-        effects: list[Effect] = []
+            return
         positions = self._session.positions
         for topic in response.responses:
             for data in topic.partitions:
@@ -278,8 +305,8 @@ class Follower:
                     and positions[key].fetch_offset == followed.fetch_offset
                     and positions[key].leader_epoch == followed.leader_epoch
                 ):
-                    effects += self._fetched(followed, data, now_ms)
-        return effects
+                    yield from self._fetched(followed, data, now_ms)
+        self._awaits_fetch = False
 
     def _fetched(
         self, followed: FollowedPartition, data: FetchResponse.PartitionData, now_ms: int
@@ -293,13 +320,13 @@ class Follower:
             # the high watermark and log start of this answer are not applied: they may lie beyond
             # what is left of this log (KAFKA-14704)
             cut = truncation(log, diverging.epoch, diverging.end_offset)
-            self._under_way.add(followed)
+            self._begin_change(followed, now_ms)
             yield TruncateTo(followed, cut.offset)
         elif log.log_end_offset != followed.fetch_offset:
             reason = f"fetched from {followed.fetch_offset}, the log ends at {log.log_end_offset}"
             yield self._fail(followed, reason)
         else:
-            self._under_way.add(followed)
+            self._begin_change(followed, now_ms)
             followed.leader_offset = data.high_watermark
             if data.records and self._throttle.is_active:
                 fetched = (followed.partition.topic_partition, data.records)
@@ -332,7 +359,7 @@ class Follower:
                 if followed is None or followed.state is not FollowState.OUT_OF_RANGE:
                     continue
                 if not data.error_code:
-                    effects += self._located(followed, data.offset)
+                    effects += self._located(followed, data.offset, now_ms)
                     continue
                 self._end_out_of_range(followed)
                 if data.error_code == ErrorCode.FENCED_LEADER_EPOCH:
@@ -344,7 +371,7 @@ class Follower:
             self._delay(followed, now_ms)
         return effects
 
-    def _located(self, followed: FollowedPartition, offset: int) -> Iterator[Effect]:
+    def _located(self, followed: FollowedPartition, offset: int, now_ms: int) -> Iterator[Effect]:
         """The leader's log end, or its log start, of a partition that is out of range.
 
         Its log end below this one: an unclean election; what lies beyond it is cut. Its log start
@@ -365,7 +392,7 @@ class Follower:
             followed.leader_offset = followed.leader_end
         self._end_out_of_range(followed)
         if change is not None:
-            self._under_way.add(followed)
+            self._begin_change(followed, now_ms)
             yield change
         else:
             self._moved(followed)
@@ -391,26 +418,28 @@ class Follower:
 
     def changed(self, followed: FollowedPartition) -> None:
         """The change of its log is done."""
-        self._under_way.discard(followed)
+        self._end_change(followed)
         if followed.state is FollowState.TRUNCATING:
             followed.state = FollowState.FETCHING
         if followed.state is FollowState.FETCHING:
             self._moved(followed)
 
     def change_refused(self, followed: FollowedPartition, now_ms: int) -> None:
-        """Nothing was changed, and the same may succeed later: the records were corrupt, and are
-        fetched again, never skipped; or the process had no descriptor left.
+        """The change was not completed, and the same may succeed later: the records were corrupt,
+        and are fetched again, never skipped; or the process had no descriptor left.
         """
-        self._under_way.discard(followed)
+        self._end_change(followed)
         if followed.state is FollowState.TRUNCATING:
             followed.state = FollowState.FETCHING
             followed.is_started = False
         if followed.state is FollowState.FETCHING:
+            if followed.is_started:
+                self._moved(followed)  # sound batches before corrupt ones were appended
             self._delay(followed, now_ms)
 
     def change_failed(self, followed: FollowedPartition, reason: str) -> list[Effect]:
         """The log could not be changed."""
-        self._under_way.discard(followed)
+        self._end_change(followed)
         if followed.state is FollowState.REMOVED:
             return []
         return [self._fail(followed, reason)]

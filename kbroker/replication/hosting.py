@@ -9,7 +9,7 @@ loop thread. Its neighbour `manager` serves requests from these replicas.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.fetch_set import TopicKey
 from kbroker.replication.isr import IsrPorts
 from kbroker.replication.partition import Partition
-from kbroker.replication.time_slices import TimeSlices
+from kbroker.replication.time_slices import STEP_ITEMS, TimeSlices
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ class Hosting:
     """See the module's docstring.
 
     knows: whether the metadata has a partition of this topic (name or id) and index; decides
-    between "unknown" and "not here". orders: runs the orders in turns of the loop. lag_max_ms:
+    between "unknown" and "not here". orders, looks: the turns of the loop in which orders are
+    carried out, and in which lagging members of ISRs are looked for. lag_max_ms:
     replica.lag.time.max.ms. isr_ports: None if this broker is the only one.
     on_directory: called with (partition, topic id, directory id) where a replica is in another
     directory than the metadata says. on_directory_failed: called with the path of a failed
@@ -72,6 +73,7 @@ class Hosting:
         *,
         knows: Callable[[TopicKey, int], bool],
         orders: TimeSlices,
+        looks: TimeSlices,
         lag_max_ms: int,
         isr_ports: IsrPorts | None = None,
     ) -> None:
@@ -80,6 +82,7 @@ class Hosting:
         self.knows = knows
         self._timers = timers
         self._orders = orders
+        self._looks = looks
         self._lag_max_ms = lag_max_ms
         self._isr_ports = isr_ports
         self._shrinking: TimerHandle | None = None
@@ -182,10 +185,14 @@ class Hosting:
         self._shrinking = self._timers.call_later(delay_ms, self._shrink_isrs)
 
     def _shrink_isrs(self) -> None:
-        now_ms = self._timers.monotonic_ms()
-        for partition in self.partitions():
+        self._looks.add(self._shrink_in_steps(), self.start_shrinking_isrs)
+
+    def _shrink_in_steps(self) -> Iterator[None]:
+        for number, partition in enumerate(list(self.partitions())):
+            if number % STEP_ITEMS == 0:
+                yield
+                now_ms = self._timers.monotonic_ms()
             partition.shrink_isr(now_ms)
-        self.start_shrinking_isrs()
 
     def close(self) -> None:
         """Answer the requests that wait in a partition (NOT_LEADER_OR_FOLLOWER): the broker stops.
@@ -193,6 +200,7 @@ class Hosting:
         """
         if self._shrinking is not None:
             self._shrinking.cancel()
+        self._looks.close()
         for partition in self.partitions():
             partition.remove()
 
@@ -235,6 +243,9 @@ class Hosting:
         self._report_directory(order)
         was_leader = partition.is_leader
         if order.leader == self.node_id:
+            log = self.logs.get(key)
+            if log is not None:
+                log.thaw()  # a leader has to know where its log ends
             is_new = partition.become_leader(
                 leader_epoch=order.leader_epoch,
                 partition_epoch=order.partition_epoch,

@@ -231,6 +231,19 @@ class InSyncReplicas:
                 lowest = remote.log_end_offset
         return lowest
 
+    def lowest_start(self, leader_start: int) -> int:
+        """The log start offset that all live replicas have reached; -1 while one has not fetched
+        from this leader.
+        """
+        lowest = leader_start
+        for replica_id, remote in self.remotes.items():
+            if (
+                remote.log_start_offset < lowest
+                and self._brokers.live_epoch(replica_id) is not None
+            ):
+                lowest = remote.log_start_offset
+        return lowest
+
     def may_add(self, replica_id: int, *, required_offset: int) -> bool:
         """Whether a follower that fetched is to be proposed as a member: it has everything before
         required_offset, which is the high watermark and the start of this leadership.

@@ -312,6 +312,8 @@ class Maintenance:
         """Sync in the thread, then move the recovery point here."""
         if log in self._flushing or log.closed or log.failure is not None or not self.running:
             return
+        if log.frozen:
+            return  # the worker that cuts it syncs it
         try:
             flush = log.begin_flush()
         except LogDirectoryError as error:

@@ -29,11 +29,12 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication import offsets
 from kbroker.replication.append import Appender, PartitionAppendResult
 from kbroker.replication.batch_search import BatchSearcher
-from kbroker.replication.fetch import FetchLimits, FetchReader
+from kbroker.replication.fetch import FetchReader
 from kbroker.replication.fetch_session import FetchSessionCache
-from kbroker.replication.fetch_set import TopicKey
+from kbroker.replication.fetch_set import FetchLimits, FetchSet, TopicKey
 from kbroker.replication.hosting import Hosting
 from kbroker.replication.isr import IsrPorts
+from kbroker.replication.low_watermark import LowWatermark, await_low_watermark
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
 from kbroker.replication.offsets import ListedOffset
@@ -41,12 +42,16 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
 from kbroker.replication.replica_log import ReadResult
+from kbroker.replication.replica_selector import ClosestReplica, RackAwareSelector
 from kbroker.replication.throttle import ReplicationThrottles
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import SEARCH_LIMIT
 
 logger = logging.getLogger(__name__)
+
+RACK_SINCE_FETCH_VERSION: Final = 11
+"""Consumers that send it may read from followers."""
 
 HIGH_WATERMARK: Final = -1
 """The offset that stands for the high watermark in DeleteRecords."""
@@ -57,7 +62,8 @@ class ReplicaManager:
 
     knows, isr_ports: see `Hosting`. offloads: makes the threads that blocking work is
     given to. slices: makes the slices that long work on the loop is cut into. fair_slices: what
-    requests that take long are cut into; None: slices of real time, on timers.
+    requests that take long are cut into; None: slices of real time, on timers. selector: from which
+    replica consumers read; None: from the leader.
     """
 
     def __init__(
@@ -74,18 +80,14 @@ class ReplicaManager:
         memory: Memory | None = None,
         slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
         fair_slices: FairSlices | None = None,
+        selector: RackAwareSelector | None = None,
     ) -> None:
         self.logs = logs
         self._timers = timers
         self.hosting = Hosting(
-            node_id,
-            logs,
-            timers,
-            knows=knows,
-            orders=slices(),
-            lag_max_ms=config.get_int("replica.lag.time.max.ms"),
-            isr_ports=isr_ports,
-        )
+            node_id, logs, timers, knows=knows, orders=slices(), looks=slices(),
+            lag_max_ms=config.get_int("replica.lag.time.max.ms"), isr_ports=isr_ports,
+        )  # fmt: skip
         self.find = self.hosting.find
         self.topic = self.hosting.topic
         self.topic_by_id = self.hosting.topic_by_id
@@ -96,6 +98,7 @@ class ReplicaManager:
         self.when_applied = self.hosting.when_applied
         self.finish_orders = self.hosting.finish_orders
         self.drop_orders = self.hosting.drop_orders
+        self._selector = selector
         self._fetch_max_bytes = config.get_int("fetch.max.bytes")
         self.unpacking = Lock()  # one worker at a time unpacks: docs/adr/0016
         self.purgatory = Purgatory(timers)
@@ -180,10 +183,10 @@ class ReplicaManager:
     # fetch
 
     def fetch(
-        self, request: FetchRequest, *, api_version: int, now_ms: int
+        self, request: FetchRequest, *, api_version: int, now_ms: int, listener_name: str = ""
     ) -> FetchResponse | PendingResponse[FetchResponse]:
         """Answer a Fetch request: sessions, limits, waiting. Only `current_leader` and endpoints
-        are left to do.
+        are left to do. listener_name: by which the client came.
         """
         by_id = api_version >= 13
         replica_id = request.replica_id if api_version < 15 else request.replica_state.replica_id
@@ -192,6 +195,8 @@ class ReplicaManager:
             return FetchResponse(error_code=int(context.error))
         if replica_id >= 0:
             context.fetch_set.replica_epoch = request.replica_state.replica_epoch
+        elif context.full and api_version >= RACK_SINCE_FETCH_VERSION:
+            self._choose_replicas(context.fetch_set, request.rack_id, listener_name)
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         return self._reader.fetch(
@@ -203,8 +208,14 @@ class ReplicaManager:
             ),
         )
 
+    def _choose_replicas(self, fetch_set: FetchSet, rack: str, listener_name: str) -> None:
+        """Let a consumer read from followers, the closest one if there is a choice (KIP-392)."""
+        fetch_set.from_followers = True
+        if self._selector is not None and rack:
+            fetch_set.closest = ClosestReplica(self._selector, rack, listener_name)
+
     def fetch_in_steps(
-        self, request: FetchRequest, *, api_version: int, now_ms: int
+        self, request: FetchRequest, *, api_version: int, now_ms: int, listener_name: str = ""
     ) -> Generator[Deferred[Any] | None, None, FetchResponse]:
         """As `fetch`, for a request of perhaps very many partitions (`FairSlices`)."""
         by_id = api_version >= 13
@@ -216,6 +227,8 @@ class ReplicaManager:
             return FetchResponse(error_code=int(context.error))
         if replica_id >= 0:
             context.fetch_set.replica_epoch = request.replica_state.replica_epoch
+        elif context.full and api_version >= RACK_SINCE_FETCH_VERSION:
+            self._choose_replicas(context.fetch_set, request.rack_id, listener_name)
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         limits = FetchLimits(
@@ -389,7 +402,7 @@ class ReplicaManager:
         Returns where the log begins now. Raises KafkaError.
         """
         partition, log = self.hosting.led(topic_partition)
-        if not log.config.delete:
+        if log.config.compact and not log.config.delete:
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
         if offset == HIGH_WATERMARK:
             offset = partition.high_watermark
@@ -402,6 +415,13 @@ class ReplicaManager:
             self.hosting.read_failed(partition, failure)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
         return log.log_start_offset
+
+    def await_low_watermark(
+        self, topic_partition: TopicPartition, required_offset: int, timeout_ms: int
+    ) -> LowWatermark | PendingResponse[LowWatermark]:
+        """See `low_watermark.await_low_watermark`. Raises KafkaError."""
+        partition, _ = self.hosting.led(topic_partition)
+        return await_low_watermark(partition, required_offset, timeout_ms, self.purgatory)
 
     def epoch_end(
         self, topic_partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int = -1

@@ -145,6 +145,9 @@ class LogMover:
         if source is None or future is not move.future:
             del self._moves[move.key]
             return
+        if source.frozen:
+            self._later(move, RETRY_MS)
+            return
         try:
             self._advance(move, source)
         except LogDirectoryError as error:

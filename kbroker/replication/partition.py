@@ -22,6 +22,7 @@ from enum import IntEnum
 
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.appended_bytes import AppendedBytes
 from kbroker.replication.isr import (
     AWAIT_METADATA,
     NOT_CARRIED_OUT,
@@ -29,7 +30,7 @@ from kbroker.replication.isr import (
     IsrPorts,
     IsrProposal,
 )
-from kbroker.replication.purgatory import Waiter, Watcher
+from kbroker.replication.purgatory import OffsetWaiter, StartWatcher, Watcher
 from kbroker.replication.remote_replica import RemoteReplica
 from kbroker.replication.replica_log import ReplicaLog
 
@@ -40,14 +41,6 @@ class Role(IntEnum):
     OFFLINE = 0
     FOLLOWER = 1
     LEADER = 2
-
-
-class OffsetWaiter(Waiter):
-    """Waits until the high watermark of one partition reaches an offset (acks=all)."""
-
-    __slots__ = ("required_offset",)
-
-    required_offset: int
 
 
 class Partition:
@@ -75,6 +68,7 @@ class Partition:
         "removed",
         "replicas",
         "role",
+        "start_watchers",
         "topic_id",
         "topic_partition",
     )
@@ -110,13 +104,12 @@ class Partition:
         log.on_high_watermark(self.high_watermark)
         self.last_stable_offset = self._stable_end()
         self._last_end = log.log_end_offset
-        self._appended: deque[tuple[int, int]] = (
-            deque()
-        )  # (end offset, bytes) above the high watermark
+        self._appended = AppendedBytes()
         self._stable_bytes = 0  # bytes below the high watermark since the last stable offset moved
         self._watchers: dict[Watcher, None] = {}
         self._end_watchers: dict[Watcher, None] = {}
         self._offset_waiters: deque[OffsetWaiter] = deque()
+        self.start_watchers: dict[StartWatcher, None] | None = None
 
     def replace_log(self, log: ReplicaLog) -> None:
         """Go on with another log that has the same records (it moved to another directory)."""
@@ -168,6 +161,7 @@ class Partition:
         else:
             for watcher in tuple(self._end_watchers):
                 watcher.moved(0, 0)  # a follower may have left the ISR
+        self._tell_start_watchers()  # a broker may be down, or no replica any more
         self._settle()
         self.advance(now_ms)
         return is_new
@@ -194,6 +188,7 @@ class Partition:
         self.replicas = tuple(replicas)
         self.in_sync.follow(isr)
         self.commits_alone = False
+        self._tell_start_watchers()
         if changed:
             self._appended.clear()
             self._abandon_waiters()
@@ -204,6 +199,7 @@ class Partition:
         """The log directory failed: KAFKA_STORAGE_ERROR from now on, for those who wait too."""
         self.role = Role.OFFLINE
         self.commits_alone = False
+        self._tell_start_watchers()
         self._abandon_waiters()
         self._lose_watchers()
 
@@ -291,7 +287,7 @@ class Partition:
                 self.high_watermark = self.last_stable_offset = end
                 self._stable_bytes = 0
             return True
-        self._appended.append((end, size_bytes))
+        self._appended.add(end, size_bytes)
         return self._advance(now_ms)
 
     def follower_fetched(
@@ -310,6 +306,7 @@ class Partition:
         """
         remote = self.in_sync.remotes[replica_id]
         previous_end = remote.log_end_offset
+        has_new_start = remote.log_start_offset != log_start_offset
         remote.fetched(
             fetch_offset=fetch_offset,
             log_start_offset=log_start_offset,
@@ -320,6 +317,8 @@ class Partition:
         required_offset = max(self.high_watermark, self.leader_epoch_start_offset)
         if self.in_sync.may_add(replica_id, required_offset=required_offset):
             self._propose(self.isr | {replica_id}, added=replica_id)
+        if has_new_start:
+            self._tell_start_watchers()
         return remote.log_end_offset != previous_end and self._advance(now_ms)
 
     def advance(self, now_ms: int) -> bool:
@@ -332,10 +331,7 @@ class Partition:
         candidate = self.in_sync.lowest_end(self.log.log_end_offset, now_ms)
         if candidate <= self.high_watermark:
             return False
-        added = 0
-        while self._appended and self._appended[0][0] <= candidate:
-            added += self._appended.popleft()[1]
-        self._move_high_watermark(candidate, added)
+        self._move_high_watermark(candidate, self._appended.take_below(candidate))
         return True
 
     def _move_high_watermark(self, offset: int, added_bytes: int) -> None:
@@ -380,8 +376,10 @@ class Partition:
         """
         end = self._last_end = self.log.log_end_offset
         offset = min(leader_high_watermark, end)
+        if added_bytes:
+            self._appended.add(end, added_bytes)
         if offset > self.high_watermark:
-            self._move_high_watermark(offset, added_bytes)
+            self._move_high_watermark(offset, self._appended.take_below(offset))
 
     def truncated(self) -> None:
         """This follower's log was cut, or begins anew: nothing at or beyond its end is committed
@@ -389,6 +387,7 @@ class Partition:
         """
         end = self._last_end = self.log.log_end_offset
         start = self.log.log_start_offset
+        self._appended.clear()
         self.high_watermark = max(start, min(self.high_watermark, end))
         self.log.on_high_watermark(self.high_watermark)
         self.last_stable_offset = self._stable_end()
@@ -476,6 +475,10 @@ class Partition:
         """
         waiter.required_offset = required_offset
         self._offset_waiters.append(waiter)
+
+    def _tell_start_watchers(self) -> None:
+        for watcher in tuple(self.start_watchers or ()):
+            watcher.starts_moved()
 
     @property
     def watcher_count(self) -> int:

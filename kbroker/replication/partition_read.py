@@ -1,7 +1,8 @@
 """Reading one partition for Fetch: leader, epoch, the range that the reader may see, its records.
 
 KIP-98 (read_committed: up to the last stable offset, with the aborted transactions), KIP-320
-(epochs), KIP-595 (diverging epoch). Which partitions are read and when is in fetch.py.
+(epochs), KIP-392 (consumers read from followers), KIP-595 (diverging epoch). Which partitions are
+read and when is in fetch.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_set import FetchPartition, FetchSet
-from kbroker.replication.partition import Partition
+from kbroker.replication.partition import Partition, Role
+from kbroker.replication.replica_selector import ClosestReplica
 from kbroker.replication.throttle import ReplicationThrottle
 
 PartitionData = FetchResponse.PartitionData
@@ -24,6 +26,7 @@ NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
 NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
 
 _NONE: Final = int(ErrorCode.NONE)
+_NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def read_partition(
@@ -34,12 +37,14 @@ def read_partition(
     timers: Timers,
 ) -> PartitionData:
     """Raises KafkaError for this partition, OSError if its log cannot be read."""
+    owner = wanted.owner
+    offset = wanted.fetch_offset
     error = partition.check_leader(wanted.current_leader_epoch)
     if error:
-        raise KafkaError(error)
-    owner = wanted.owner
+        _check_follower_read(partition, owner, error)
+        if partition.log.frozen:  # it is truncated now, which ends soon
+            return _without_records(partition, wanted)
     log = partition.log
-    offset = wanted.fetch_offset
     start, end = log.log_start_offset, log.log_end_offset
     high_watermark = partition.high_watermark
     last_stable_offset = partition.last_stable_offset
@@ -107,6 +112,46 @@ def read_throttled(
     if throttle.holds_back(partition.topic_partition, is_in_sync, timers.monotonic_ms()):
         max_bytes, min_one_batch = 0, False
     return read_partition(partition, wanted, max_bytes, min_one_batch, timers)
+
+
+def _check_follower_read(partition: Partition, reader: FetchSet, error: ErrorCode) -> None:
+    """Raise why a partition is not read here, unless this broker follows and the reader may read
+    from followers.
+    """
+    if error is not _NOT_LEADER or not reader.from_followers or partition.role is not Role.FOLLOWER:
+        raise KafkaError(error)
+
+
+def _without_records(
+    partition: Partition, wanted: FetchPartition, preferred_read_replica: int = -1
+) -> PartitionData:
+    return PartitionData(
+        partition_index=wanted.index,
+        error_code=_NONE,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=NO_EPOCH,
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
+        preferred_read_replica=preferred_read_replica,
+        records=b"",
+    )
+
+
+def read_elsewhere(
+    partition: Partition, wanted: FetchPartition, closest: ClosestReplica, timers: Timers
+) -> PartitionData | None:
+    """Tells a consumer of the replica that it had better read from; None: it reads here. Raises
+    KafkaError for its epoch.
+    """
+    preferred = closest.of(partition, wanted.fetch_offset, timers.monotonic_ms())
+    if preferred is None:
+        return None
+    error = partition.check_leader(wanted.current_leader_epoch)
+    if error:
+        raise KafkaError(error)
+    return _without_records(partition, wanted, preferred)
 
 
 def _check_replica(partition: Partition, wanted: FetchPartition, replica_id: int) -> None:

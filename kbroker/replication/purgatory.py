@@ -33,6 +33,14 @@ class Watcher(Protocol):
         ...
 
 
+class StartWatcher(Protocol):
+    """Who wants to know where the logs of a partition's live replicas begin."""
+
+    def starts_moved(self) -> None:
+        """A follower's log begins elsewhere now, or the replicas or the leadership changed."""
+        ...
+
+
 class PendingResponse(Deferred[T], Generic[T]):
     """A Deferred whose owner may lose interest: `cancel` when the connection has gone."""
 
@@ -121,6 +129,14 @@ class Waiter:
             self._purgatory.waiting -= 1
         self.withdraw()
         return True
+
+
+class OffsetWaiter(Waiter):
+    """Waits until the high watermark of one partition reaches an offset (acks=all)."""
+
+    __slots__ = ("required_offset",)
+
+    required_offset: int
 
 
 class Purgatory:

@@ -15,6 +15,7 @@ class Settings(Protocol):
     def get_int(self, name: str) -> int: ...
     def get_optional_int(self, name: str) -> int | None: ...
     def get_string(self, name: str) -> str: ...
+    def get_optional_string(self, name: str) -> str | None: ...
     def get_list(self, name: str) -> tuple[str, ...]: ...
     def is_explicit(self, name: str) -> bool: ...
     def of_listener(self, listener: str, name: str) -> Value: ...
@@ -34,6 +35,10 @@ def check(config: Settings) -> None:
     for key in _CODEC_KEYS:
         if config.is_explicit(key) and not 0 <= (codec := config.get_int(key)) <= 4:
             raise _error(key, codec, "no such codec", _CODECS)
+    selector = config.get_optional_string("replica.selector.class")
+    if selector not in (None, RACK_AWARE, LEADER):
+        reason = "no other class can be loaded here"
+        raise _error("replica.selector.class", selector, reason, f"{RACK_AWARE} or {LEADER}")
     _check_order(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
     segment_bytes = config.get_optional_int("internal.metadata.log.segment.bytes")
     if segment_bytes is not None and segment_bytes < LEAST_METADATA_SEGMENT_BYTES:
@@ -56,6 +61,10 @@ def check(config: Settings) -> None:
             raise _error(interval, value, reason, f"less than {config.get_int(timeout)}")
     _check_order(config, "group.streams.num.standby.replicas", "group.streams.max.standby.replicas")
 
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER = "org.apache.kafka.common.replica.LeaderSelector"
+"""The values of replica.selector.class (KIP-392); without one consumers read from the leader."""
 
 LEAST_METADATA_SEGMENT_BYTES = 8 * 1024 * 1024
 """As metadata.log.segment.bytes: a batch of metadata that does not fit stops the node."""

@@ -92,6 +92,7 @@ SERVED_KEYS: Final = _words(
     replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
     replica.fetch.response.max.bytes replica.fetch.wait.max.ms
     replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
+    replica.selector.class
     replica.socket.timeout.ms
     replication.quota.window.num replication.quota.window.size.seconds
     security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot

@@ -315,8 +315,8 @@ class CrashMachine(RuleBasedStateMachine):
         if self.do(write):
             self.truth.begins_from = self.truth.begins_to
 
-    @rule(share=st.floats(0, 1))
-    def truncate(self, share: float) -> None:
+    @rule(share=st.floats(0, 1), in_worker=st.booleans())
+    def truncate(self, share: float, in_worker: bool = False) -> None:
         batches, manager = self.truth.batches, self.manager
         if not batches:
             return
@@ -324,7 +324,19 @@ class CrashMachine(RuleBasedStateMachine):
         offset = batches[kept].base if kept < len(batches) else self.truth.end
         self.truth.cut = offset
         is_cut: list[bool] = []
-        if self.do(lambda _: is_cut.append(manager.truncate(KEY, offset))):
+
+        def truncate(log: PartitionLog) -> None:
+            if not in_worker:
+                is_cut.append(manager.truncate(KEY, offset))
+                return
+            log.jobs.settle()
+            cut = manager.begin_cut(KEY, offset, is_full=False, then=lambda: None)
+            if cut is not None:
+                cut.work()
+                cut.end(None)
+            is_cut.append(cut is not None)
+
+        if self.do(truncate):
             if is_cut[0]:
                 self.truth.was_cut(offset, self.log)
             else:  # at the end there is nothing to do, and nothing is synced

@@ -320,6 +320,13 @@ def test_a_start_writes_the_epochs_that_it_cuts(tmp_path: Path) -> None:
     log.release()
 
 
+def cut_in_worker(log: PartitionLog, offset: int, *, is_full: bool = False) -> None:
+    cut = log.begin_cut(offset, is_full=is_full, now_ms=0, then=lambda: None)
+    assert cut is not None
+    cut.work()
+    cut.end(None)
+
+
 OPERATIONS: dict[str, Callable[[PartitionLog], object]] = {
     "truncate within the last segment": lambda log: log.truncate_to(11),
     "truncate to a segment's base": lambda log: log.truncate_to(8),
@@ -328,6 +335,9 @@ OPERATIONS: dict[str, Callable[[PartitionLog], object]] = {
     "truncate before the first segment": lambda log: log.truncate_to(2),
     "truncate fully, to before the start": lambda log: truncate_fully(log, 1, now_ms=0),
     "truncate fully, to behind the end": lambda log: truncate_fully(log, 30, now_ms=0),
+    "truncate in a worker across segments": lambda log: cut_in_worker(log, 6),
+    "truncate in a worker before the first segment": lambda log: cut_in_worker(log, 2),
+    "truncate fully in a worker": lambda log: cut_in_worker(log, 30, is_full=True),
     "roll": lambda log: log.roll(0),
     "retire what lies before the start": lambda log: (
         log.delete_records_before(9) and log.delete_old_segments(0)

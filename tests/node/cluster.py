@@ -47,10 +47,17 @@ async def until(is_done: Callable[[], object], seconds: float = 20) -> None:
 
 
 class Cluster:
-    """roles: process.roles by node id. nodes: those that run. client_ports: of the brokers."""
+    """roles: process.roles by node id. settings: of all nodes; own_settings: of single ones. nodes:
+    those that run. client_ports: of the brokers.
+    """
 
     def __init__(
-        self, root: Path, roles: Mapping[int, str], *, settings: Mapping[str, str] | None = None
+        self,
+        root: Path,
+        roles: Mapping[int, str],
+        *,
+        settings: Mapping[str, str] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         ports = dict(zip(roles, free_ports(len(roles)), strict=True))
         self.client_ports = dict(zip(roles, free_ports(len(roles)), strict=True))
@@ -77,6 +84,7 @@ class Cluster:
                     "controller.quorum.voters": voters,
                     **SETTINGS,
                     **(settings or {}),
+                    **(own_settings or {}).get(number, {}),
                 }
             )
             self.configs[number] = config
@@ -131,11 +139,22 @@ async def running(cluster: Cluster) -> AsyncIterator[Cluster]:
 
 
 async def create_topic(
-    client: Client, name: str, *, partitions: int = 4, replication_factor: int = 1
+    client: Client,
+    name: str,
+    *,
+    partitions: int = 4,
+    replication_factor: int = 1,
+    configs: Mapping[str, str] | None = None,
 ) -> int:
     """Returns the error code."""
     topic = CreateTopicsRequest.CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=replication_factor
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        configs=[
+            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+            for key, value in (configs or {}).items()
+        ],
     )
     created = await client.to_controller(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse)
     return created.topics[0].error_code

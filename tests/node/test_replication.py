@@ -9,9 +9,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer
 from kbroker.model import TopicPartition
+from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kbroker.settings.rules import RACK_AWARE
 from tests.node.cluster import Cluster, consume, create_topic, produce, running, until
 
 ROLES = {1: "controller", 4: "broker", 5: "broker", 6: "broker"}
@@ -93,5 +98,92 @@ def test_a_follower_that_does_not_fetch_leaves_the_isr(tmp_path: Path) -> None:
             assert partition is not None
             role._replication._fetchers.update(partition)
             await until(lambda: isrs(cluster, "t") == [{4, 5, 6}])
+
+    run(script)
+
+
+def starts(cluster: Cluster, topic: str) -> list[int]:
+    """Where the logs of partition 0 begin."""
+    key = TopicPartition(topic, 0)
+    logs = [cluster.nodes[number].services.replicas.logs.logs[key] for number in (4, 5, 6)]
+    return [log.log_start_offset for log in logs]
+
+
+async def delete_records(client: Client, topic: str, offset: int, *, timeout_ms: int) -> Any:
+    """The result for partition 0."""
+    partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    named = DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[partition])
+    response = await client.to_leader(
+        TopicPartition(topic, 0),
+        DeleteRecordsRequest(topics=[named], timeout_ms=timeout_ms),
+        DeleteRecordsResponse,
+    )
+    return response.topics[0].partitions[0]
+
+
+def test_records_are_deleted_on_all_replicas_when_the_client_is_answered(tmp_path: Path) -> None:
+    async def script() -> None:
+        cluster = Cluster(tmp_path, ROLES, settings=SETTINGS)
+        async with running(cluster), cluster.client(4) as client:
+            await create_topic(client, "t", partitions=1, replication_factor=3)
+            await produce(client, "t", COUNT)
+            await until(lambda: are_equal(cluster, "t"))
+            result = await delete_records(client, "t", COUNT - 1, timeout_ms=10_000)
+            assert (result.error_code, result.low_watermark) == (ErrorCode.NONE, COUNT - 1)
+            assert starts(cluster, "t") == [COUNT - 1] * 3
+            leader = cluster.nodes[4].metadata.image.topics["t"].partitions[0].leader
+            number = next(each for each in (4, 5, 6) if each != leader)
+            role = cluster.nodes[number]._role
+            assert role is not None and role._replication is not None
+            role._replication._fetchers.close()
+            result = await delete_records(client, "t", COUNT, timeout_ms=300)
+            assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(script)
+
+
+async def fetch(client: Client, number: int, offset: int, rack: str) -> Any:
+    """What a broker answers for partition 0."""
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=offset)
+    wanted.partition_max_bytes = 1 << 20
+    topic_id = (await client.topic("t")).topic_id
+    request = FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        rack_id=rack,
+        topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])],
+    )
+    response = await client.to_node(number, request, FetchResponse)
+    return response.responses[0].partitions[0]
+
+
+def test_a_consumer_reads_from_the_replica_in_its_rack(tmp_path: Path) -> None:
+    async def script() -> None:
+        cluster = Cluster(
+            tmp_path,
+            ROLES,
+            settings=SETTINGS | {"replica.selector.class": RACK_AWARE},
+            own_settings={number: {"broker.rack": f"rack-{number}"} for number in (4, 5, 6)},
+        )
+        async with running(cluster), cluster.client(4) as client:
+            await create_topic(client, "t", partitions=1, replication_factor=3)
+            await produce(client, "t", COUNT)
+            await until(lambda: are_equal(cluster, "t"))
+            await until(lambda: isrs(cluster, "t") == [{4, 5, 6}])
+            leader = await client.leader(TopicPartition("t", 0))
+            number = next(each for each in (4, 5, 6) if each != leader)
+            answer = await fetch(client, leader, 0, f"rack-{number}")
+            assert (answer.preferred_read_replica, bytes(answer.records)) == (number, b"")
+            replica = cluster.nodes[number].services.replicas.partition(TopicPartition("t", 0))
+            assert replica is not None
+            await until(lambda: replica.high_watermark == COUNT)
+            answer = await fetch(client, number, 0, f"rack-{number}")
+            assert answer.error_code == ErrorCode.NONE
+            headers = [header for _, header in iter_batches(answer.records)]
+            assert sum(header.record_count for header in headers) == COUNT
+            for rack in ("", f"rack-{leader}", "elsewhere"):
+                answer = await fetch(client, leader, 0, rack)
+                assert answer.preferred_read_replica == -1 and answer.records
 
     run(script)

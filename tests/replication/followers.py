@@ -149,7 +149,7 @@ class FollowerWorld:
         response = FetchResponse(
             error_code=error, session_id=session_id, responses=[topic] if partitions else []
         )
-        effects = self.follower.fetch_answered(response, self.now_ms)
+        effects = list(self.follower.fetch_answered(response, self.now_ms))
         self.carry_out(effects)
         return effects
 

@@ -196,7 +196,7 @@ def test_a_cancelled_fetch_leaves_nothing_behind(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 def test_a_waiting_fetch_hears_that_the_partition_went(world: World, how: str) -> None:
-    waits = pending(world.fetch(fetch_request({0: 0, 1: 0}, max_wait_ms=500)))
+    waits = pending(world.fetch(fetch_request({0: 0, 1: 0}, max_wait_ms=500), version=10))
     if how == "deleted":
         world.remove(0)
     else:

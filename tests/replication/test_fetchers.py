@@ -15,10 +15,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.fetchers import ReplicaFetcher, ReplicaFetchers, fetcher_number
-from kbroker.replication.follower import Follower
-from kbroker.replication.follower_log import FollowerLogs
+from kbroker.replication.followed_partition import LogChange
+from kbroker.replication.follower import CHANGE_PATIENCE_MS, Follower
+from kbroker.replication.follower_log import FollowerLogs, Waits
 from kbroker.replication.follower_session import FetchLimits
 from kbroker.replication.partition import Partition
+from kbroker.replication.time_slices import FairSlices
 from tests.replication.batch_log import BatchLog
 from tests.replication.followers import BACKOFF_MS, NODE_ID, TOPIC_ID, fetched, key_of
 from tests.sim.timers import SimTimers
@@ -41,19 +43,25 @@ class LeaderStub:
 
 
 class Logs(FollowerLogs):
-    """Logs without files. failure: raised by the next change."""
+    """Logs without files. failure: raised by the next change. wait: what the next change waits
+    for.
+    """
 
-    __slots__ = ("changes", "failure")
+    __slots__ = ("changes", "failure", "wait")
 
     def __init__(self) -> None:
-        self.changes: list[object] = []
+        self._under_way = {}
+        self.changes: list[LogChange] = []
         self.failure: Exception | None = None
+        self.wait: Deferred[None] | None = None
 
-    def carry_out(self, change: object) -> None:  # type: ignore[override]  # of any kind
+    def _append(self, partition: Partition, change: LogChange) -> Waits:  # type: ignore[override]  # of any kind
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
         self.changes.append(change)
+        wait, self.wait = self.wait, None
+        yield wait
 
 
 class FetcherWorld:
@@ -62,6 +70,7 @@ class FetcherWorld:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.timers = SimTimers()
+        self.slices = FairSlices(self.timers, clock=lambda: 0.0)
         self.leader = LeaderStub()
         self.logs = Logs()
         self.broken: list[Partition] = []
@@ -74,6 +83,7 @@ class FetcherWorld:
             self.leader,
             self.logs,
             self.timers,
+            slices=self.slices,
             on_storage_error=lambda partition, error: self.broken.append(partition),
         )
 
@@ -166,6 +176,106 @@ def test_changes_that_fail(
     assert len(world.leader.fetches) == 2
 
 
+def test_an_answer_of_many_partitions_takes_several_turns(world: FetcherWorld) -> None:
+    for index in range(10):
+        world.fetcher.follow(world.partition(index))
+    world.timers.advance(0)
+    world.slices._clock = lambda: len(world.logs.changes) * 0.002
+    world.answer(*[ErrorCode.NONE] * 10)
+    turns = 0
+    while len(world.leader.fetches) == 1:
+        turns += 1
+        assert world.timers.run_next(world.timers.time_ms)
+    assert len(world.logs.changes) == 10
+    assert turns >= 3
+
+
+def test_a_change_that_waits_holds_up_no_other_and_then_the_next_request(
+    world: FetcherWorld,
+) -> None:
+    for index in range(2):
+        world.fetcher.follow(world.partition(index))
+    world.timers.advance(0)
+    world.logs.wait = wait = Deferred()
+    world.answer(ErrorCode.NONE, ErrorCode.NONE)
+    world.timers.advance(CHANGE_PATIENCE_MS - 1)
+    assert len(world.logs.changes) == 2
+    assert len(world.leader.fetches) == 1
+    wait.resolve(None)
+    world.timers.advance(0)
+    assert len(world.leader.fetches) == 2
+    assert not world.leader.fetches[-1][0].forgotten_topics_data
+
+
+def test_a_change_that_takes_long_is_left_out_of_the_next_request(world: FetcherWorld) -> None:
+    for index in range(2):
+        world.fetcher.follow(world.partition(index))
+    world.timers.advance(0)
+    world.logs.wait = wait = Deferred()
+    world.answer(ErrorCode.NONE, ErrorCode.NONE)
+    world.timers.advance(CHANGE_PATIENCE_MS)
+    assert len(world.leader.fetches) == 2
+    assert world.leader.fetches[-1][0].forgotten_topics_data[0].partitions == [0]
+    wait.resolve(None)
+    world.timers.advance(0)
+    world.leader.fetches[-1][1].resolve(FetchResponse(session_id=3))
+    world.timers.advance(0)
+    assert [each.partition for each in world.leader.fetches[-1][0].topics[0].partitions] == [0]
+
+
+def test_a_later_leadership_waits_for_the_change_of_an_earlier_one(world: FetcherWorld) -> None:
+    """Where the log ends is not known before."""
+    fetchers = ReplicaFetchers(world.make, world.logs)
+    partition = world.partition(leader=1)
+    fetchers.update(partition)
+    world.timers.advance(0)
+    world.logs.wait = wait = Deferred()
+    world.answer(ErrorCode.NONE)
+    fetchers.update(partition)
+    assert world.logs.is_changing(partition)
+    partition.become_follower(
+        leader=3, leader_epoch=6, partition_epoch=1, replicas=(1, 2, 3), isr=(3,)
+    )
+    fetchers.update(partition)
+    world.timers.advance(CHANGE_PATIENCE_MS)
+    assert len(world.leader.fetches) == 1
+    wait.resolve(None)
+    world.timers.advance(0)
+    ((_, _), (request, _)) = world.leader.fetches
+    assert request.topics[0].partitions[0].current_leader_epoch == 6
+    fetchers.close()
+
+
+def test_a_partition_that_is_gone_when_its_change_ends_is_not_followed(
+    world: FetcherWorld,
+) -> None:
+    fetchers = ReplicaFetchers(world.make, world.logs)
+    partition = world.partition(leader=1)
+    fetchers.update(partition)
+    world.timers.advance(0)
+    world.logs.wait = wait = Deferred()
+    world.answer(ErrorCode.NONE)
+    partition.become_follower(
+        leader=3, leader_epoch=6, partition_epoch=1, replicas=(1, 2, 3), isr=(3,)
+    )
+    fetchers.update(partition)
+    partition.remove()
+    fetchers.update(partition)
+    wait.resolve(None)
+    world.timers.advance(0)
+    assert len(world.leader.fetches) == 1
+
+
+def test_a_surprise_in_an_answer_does_not_end_the_fetcher(world: FetcherWorld) -> None:
+    world.fetcher.follow(world.partition())
+    world.timers.advance(0)
+    topic = FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[fetched(0)])
+    topic.partitions[0].error_code = 30_000  # no error has this code
+    world.leader.fetches[-1][1].resolve(FetchResponse(session_id=3, responses=[topic]))
+    world.timers.advance(BACKOFF_MS)
+    assert len(world.leader.fetches) == 2
+
+
 def test_a_closed_fetcher_takes_no_answer(world: FetcherWorld) -> None:
     world.fetcher.follow(world.partition())
     world.timers.advance(0)
@@ -188,7 +298,7 @@ def test_each_leader_has_its_fetcher(world: FetcherWorld) -> None:
         made[leader_id, number] = world.make(leader_id, number)
         return made[leader_id, number]
 
-    fetchers = ReplicaFetchers(make)
+    fetchers = ReplicaFetchers(make, world.logs)
     partition = world.partition(leader=1)
     fetchers.update(partition)
     fetchers.update(world.partition(1, leader=3))
@@ -212,7 +322,7 @@ def test_each_leader_has_its_fetcher(world: FetcherWorld) -> None:
 
 
 def test_without_a_leader_nothing_is_fetched(world: FetcherWorld) -> None:
-    fetchers = ReplicaFetchers(world.make)
+    fetchers = ReplicaFetchers(world.make, world.logs)
     fetchers.update(world.partition(leader=-1))
     world.timers.advance(0)
     assert not world.leader.fetches

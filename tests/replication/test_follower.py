@@ -19,7 +19,12 @@ from kbroker.replication.followed_partition import (
     TruncateTo,
     truncation,
 )
-from kbroker.replication.follower import EARLIEST_TIMESTAMP, HELD_BACK_MS, LATEST_TIMESTAMP
+from kbroker.replication.follower import (
+    CHANGE_PATIENCE_MS,
+    EARLIEST_TIMESTAMP,
+    HELD_BACK_MS,
+    LATEST_TIMESTAMP,
+)
 from kbroker.replication.throttle import EVERY_PARTITION, UNLIMITED
 from tests.decisions import Case, cases
 from tests.replication.followers import (
@@ -452,6 +457,65 @@ def test_corrupt_records_are_fetched_again(world: FollowerWorld) -> None:
     world.answer(session_id=0)
     world.now_ms += BACKOFF_MS
     assert world.fetch().topics[0].partitions[0].fetch_offset == 0
+
+
+def test_what_was_appended_before_corrupt_records_stays(world: FollowerWorld) -> None:
+    log = world.host()
+    world.fetch()
+    (append,) = world.follower.fetch_answered(_response(b"\x05\x01"), world.now_ms)
+    assert isinstance(append, AppendFetched)
+    log.append(5, 3)
+    world.follower.change_refused(append.followed, world.now_ms)
+    world.fetch()
+    world.answer(session_id=0)
+    world.now_ms += BACKOFF_MS
+    assert world.fetch().topics[0].partitions[0].fetch_offset == 3
+
+
+def test_a_change_that_takes_long_leaves_the_others_to_be_fetched(world: FollowerWorld) -> None:
+    for index in range(2):
+        world.host(index)
+    world.fetch()
+    effects = world.follower.fetch_answered(_response(b"\x05\x01", 2), world.now_ms)
+    first, second = (each for each in effects if isinstance(each, AppendFetched))
+    world.now_ms = CHANGE_PATIENCE_MS - 1
+    world.carry_out([second])
+    assert not world.poll()
+    assert world.follower.next_deadline_ms() == CHANGE_PATIENCE_MS
+    world.now_ms = CHANGE_PATIENCE_MS
+    request = world.fetch()
+    assert [each.partition for each in request.topics[0].partitions] == [1]
+    assert request.forgotten_topics_data[0].partitions == [0]
+    world.answer()
+    world.carry_out([first])
+    assert [each.partition for each in world.fetch().topics[0].partitions] == [0]
+
+
+def test_a_change_that_takes_long_is_not_asked_about_without_pause(world: FollowerWorld) -> None:
+    world.host()
+    world.fetch()
+    (append,) = world.follower.fetch_answered(_response(b"\x05\x01"), world.now_ms)
+    assert isinstance(append, AppendFetched)
+    assert not world.poll()
+    world.now_ms = CHANGE_PATIENCE_MS
+    assert world.fetch().forgotten_topics_data, "the leader is told that nothing is fetched"
+    world.answer()
+    assert not world.poll()
+    assert world.follower.next_deadline_ms() is None
+    world.carry_out([append])
+    assert world.fetch().topics
+
+
+def test_the_next_request_waits_for_all_of_an_answer(world: FollowerWorld) -> None:
+    for index in range(2):
+        world.host(index)
+    world.fetch()
+    effects = world.follower.fetch_answered(_response(b"\x05\x01", 2), world.now_ms)
+    world.carry_out([next(effects)])
+    assert not world.poll()
+    world.follower.unfollow(key_of(1))
+    assert not list(effects), "it is not followed any more"
+    assert world.fetch()
 
 
 def test_a_failed_log_does_not_hold_up_the_others(world: FollowerWorld) -> None:

@@ -12,6 +12,8 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.partition import Partition
+from kbroker.replication.time_slices import TimeSlices
+from tests.replication.test_time_slices import Ticks
 from tests.replication.world import TOPIC, TOPIC_ID, World, batch
 
 OTHER_ID = b"o" * 16
@@ -88,4 +90,24 @@ def test_members_that_lag_are_looked_for_with_pauses_whatever_the_lag(
     world.replicas.hosting.start_shrinking_isrs()
     world.timers.advance(1000)
     assert len(looks) == 10
+    world.close()
+
+
+def test_lagging_members_are_looked_for_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    (partition,) = world.replicas.partitions()
+    looks: list[int] = []
+    monkeypatch.setattr(Partition, "shrink_isr", lambda partition, now_ms: looks.append(now_ms))
+    hosting = world.replicas.hosting
+    monkeypatch.setattr(hosting, "partitions", lambda: [partition] * 100)
+    hosting._looks = TimeSlices(world.timers, seconds=0.001, clock=Ticks())
+    hosting.start_shrinking_isrs()
+    counts: list[int] = []
+    while len(looks) < 100:
+        assert world.timers.run_next(world.timers.time_ms + 60_000)
+        counts.append(len(looks))
+    assert len(counts) > 3 and counts[0] < 50
+    monkeypatch.undo()
     world.close()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.isr import AWAIT_METADATA, NOT_CARRIED_OUT, IsrPorts, IsrProposal
-from kbroker.replication.partition import OffsetWaiter, Partition
-from kbroker.replication.purgatory import Purgatory
+from kbroker.replication.partition import Partition
+from kbroker.replication.purgatory import OffsetWaiter, Purgatory
 from tests.replication.proposals import Brokers, Proposals
 from tests.sim.timers import SimTimers
 

@@ -7,7 +7,9 @@ import pytest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.keys import ConfigError
 from kbroker.settings.rules import (
+    LEADER,
     LEAST_METADATA_SEGMENT_BYTES,
+    RACK_AWARE,
     parse_per_ip_overrides,
     retention_ms,
     roll_jitter_ms,
@@ -126,3 +128,12 @@ def test_a_heartbeat_is_shorter_than_a_session() -> None:
         group_share_max_heartbeat_interval_ms="15000",
     )
     assert "must be less than group.share.session.timeout.ms" in text
+
+
+def test_replica_selectors_are_kafkas() -> None:
+    key = "replica_selector_class"
+    for allowed in (RACK_AWARE, LEADER):
+        assert config(**{key: allowed}).get_optional_string("replica.selector.class") == allowed
+    assert config().get_optional_string("replica.selector.class") is None
+    text = refused(**{key: "com.example.Mine"})
+    assert "replica.selector.class=com.example.Mine" in text and RACK_AWARE in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker.ports import Offload, OffloadFactory
+from kbroker.ports import Offload, OffloadFactory, Random, Timers
 
 Work = Callable[[], None]
 Then = Callable[[OSError | None], None]
@@ -55,6 +55,31 @@ class HeldOffload:
 
     def close(self) -> None:
         """Held work stays held, so that a test can end it after the close."""
+
+
+class DelayedOffload:
+    """Workers that take random, simulated time, and may overtake each other: what is given is run
+    then, in a turn of its own. max_delay_ms: of most of the work; a few take ten times as long.
+    """
+
+    def __init__(self, timers: Timers, random: Random, *, max_delay_ms: float = 20.0) -> None:
+        self._timers = timers
+        self._random = random
+        self._max_delay_ms = max_delay_ms
+        self._is_closed = False
+
+    def __call__(self, work: Work, then: Then) -> None:
+        if self._is_closed:
+            self._timers.call_later(0, lambda: then(OSError("closed")))
+            return
+        delay_ms = self._random.uniform(0, self._max_delay_ms)
+        if self._random.random() < 0.05:
+            delay_ms *= 10
+        self._timers.call_later(delay_ms, lambda: run_inline(work, then))
+
+    def close(self) -> None:
+        """What was given before is still run."""
+        self._is_closed = True
 
 
 class _Closable:

@@ -16,6 +16,7 @@ from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.cut import Cut
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import TopicPartition, Uuid
@@ -44,7 +45,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfigs
 from tests.sim.disk import SimDisk
 from tests.sim.node_disks import DiskProcess, NodeDisks
-from tests.sim.offload import always, run_inline
+from tests.sim.offload import DelayedOffload, always, run_inline
 from tests.sim.replication_controller import CONTROLLER_ID, FetchMetadata
 from tests.sim.rpc import Rpc
 from tests.sim.simulation import Simulation
@@ -197,7 +198,13 @@ class SimReplicaBroker:
             slices=lambda: TimeSlices(process, clock=lambda: 0.0),
             fair_slices=FairSlices(process, clock=lambda: 0.0),
         )
-        self.fetchers = ReplicaFetchers(partial(self._make_fetcher, process))
+        self._follower_logs = FollowerLogs(
+            CountedLogs(self),
+            offload=DelayedOffload(process, random),
+            on_log_start=self.replicas.hosting.log_start_moved,
+            now_ms=process.now_ms,
+        )
+        self.fetchers = ReplicaFetchers(partial(self._make_fetcher, process), self._follower_logs)
         self.replicas.hosting.on_role = self.fetchers.update
         self._publisher = Publisher(node_id, lambda _, overrides: log_configs.of(overrides))
         self._fetch_metadata()
@@ -205,16 +212,12 @@ class SimReplicaBroker:
 
     def _make_fetcher(self, process: BrokerProcess, leader_id: int, number: int) -> ReplicaFetcher:
         follower = Follower(self.node_id, LIMITS, backoff_ms=BACKOFF_MS, broker_epoch=self._epoch)
-        logs = FollowerLogs(
-            CountedLogs(self),
-            on_log_start=self.replicas.hosting.log_start_moved,
-            now_ms=process.now_ms,
-        )
         return ReplicaFetcher(
             follower,
             RemoteLeader(self._rpc, leader_id),
-            logs,
+            self._follower_logs,
             process,
+            slices=self.replicas.fair_slices,
             on_storage_error=self.replicas.hosting.read_failed,
         )
 
@@ -364,20 +367,27 @@ class CountedLogs:
     def __init__(self, broker: SimReplicaBroker) -> None:
         self._broker = broker
 
-    def truncate(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """See `LogManager.truncate`. There are no unclean elections, so nothing committed goes."""
+    def begin_cut(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        is_full: bool,
+        then: Callable[[], None],
+    ) -> Cut | None:
+        """See `LogManager.begin_cut`. There are no unclean elections, so nothing committed is
+        truncated.
+        """
         broker = self._broker
         partition = broker.replicas.partition(topic_partition)
-        if partition is None or offset < partition.high_watermark:
+        if partition is None or (not is_full and offset < partition.high_watermark):
             broker.violations.append(f"{topic_partition}: truncated to {offset}, committed beyond")
-        is_cut = broker.logs.truncate(topic_partition, offset)
-        broker.truncations += is_cut
-        return is_cut
-
-    def truncate_fully(self, topic_partition: TopicPartition, offset: int) -> None:
-        """See `LogManager.truncate_fully`."""
-        self._broker.starts_over += 1
-        self._broker.logs.truncate_fully(topic_partition, offset)
+        cut = broker.logs.begin_cut(topic_partition, offset, is_full=is_full, then=then)
+        if is_full:
+            broker.starts_over += 1
+        elif cut is not None:
+            broker.truncations += 1
+        return cut
 
 
 def _with_bytes(response: FetchResponse) -> object:

@@ -209,7 +209,7 @@ class LogCleaner:
         for key, log in list(self._logs.logs.items()):
             if not log.config.compact or key in self._running or log.failure or log.closed:
                 continue
-            if self.uncleanable.get(key) is log:
+            if log.frozen or self.uncleanable.get(key) is log:
                 continue
             try:
                 dirty = plan(log, now_ms)

@@ -74,7 +74,7 @@ class OffsetCheckpoints:
     def _checkpoints(
         self, name: str, of: Callable[[LogDirectory], dict[TopicPartition, int]]
     ) -> list[Checkpoint]:
-        return [Checkpoint(each.file(name), of(each)) for each in self._directories.online()]
+        return [each.checkpoint(name, of(each)) for each in self._directories.online()]
 
     def _write(self, checkpoints: Iterable[Checkpoint]) -> None:
         for checkpoint in checkpoints:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
-from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, write_offsets
+from kbroker.log.storage.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointFile,
+    read_offsets,
+    write_offsets,
+)
 from kbroker.log.storage.damaged import DamagedLog
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import (
@@ -46,6 +52,7 @@ class LogDirectory:
     """
 
     __slots__ = (
+        "_checkpoints",
         "broker_epoch",
         "damaged",
         "deleted_folders",
@@ -70,11 +77,19 @@ class LogDirectory:
         self.directory_id: Uuid = ZERO_UUID
         self.is_cordoned = is_cordoned
         self.failure: LogDirectoryError | None = None
+        self._checkpoints: dict[str, CheckpointFile] = {}
         self.deleted_folders: list[tuple[int, Path]] = []
         """(when, folder) of `-delete` folders."""
 
     def file(self, name: str) -> Path:
         return self.path / name
+
+    def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Checkpoint:
+        """What is to be in the checkpoint of that name now."""
+        file = self._checkpoints.get(name)
+        if file is None:
+            file = self._checkpoints[name] = CheckpointFile(self.file(name))
+        return file.prepare(offsets)
 
     def all_logs(self) -> Iterator[tuple[TopicPartition, PartitionLog]]:
         """Current and future ones. A partition is in a directory at most once."""

@@ -73,6 +73,7 @@ def flush_now(state: LogState, up_to: int) -> None:
     """Sync everything before up_to. Blocks. Raises LogDirectoryError, and
     KafkaError(KAFKA_STORAGE_ERROR) for a log that is closed or failed before.
     """
+    state.thaw()
     is_synced = up_to <= state.recovery_point and not state.changes.names
     if is_synced and not state.leader_epochs.needs_flush(up_to):
         return

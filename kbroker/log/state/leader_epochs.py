@@ -116,6 +116,19 @@ class LeaderEpochCache:
         self.unsynced = self.unsynced or (not clean_shutdown and bool(self._epochs))
         self._changed()
 
+    def copy(self, jobs: DiskJobs) -> LeaderEpochCache:
+        """The same epochs, to be changed by themselves. jobs: write their checkpoint."""
+        copy = object.__new__(LeaderEpochCache)
+        for name in LeaderEpochCache.__slots__:
+            setattr(copy, name, getattr(self, name))
+        copy._epochs, copy._starts = self._epochs.copy(), self._starts.copy()
+        copy.attach(jobs)
+        return copy
+
+    def attach(self, jobs: DiskJobs) -> None:
+        """Write the checkpoint by these jobs from now on."""
+        self._jobs = jobs
+
     @property
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), ascending."""

@@ -28,6 +28,9 @@ from kbroker.settings.log_config import LogConfig
 
 NOT_ON_DISK: Final = -1
 
+WORKER_OPEN_FILES: Final = 4
+"""Segments that a worker keeps open at a time."""
+
 
 class RecoveryStopped(Exception):
     """The start was told to stop. The files are as a crash at this moment would leave them."""
@@ -39,8 +42,10 @@ class LogState:
     log_end_offset counts. cleaner_offset: compacted up to there, None never.
 
     failure: the fault after which nothing more is written here (its directory is offline). closed:
-    the log has released its files. truncation_count: since the log was opened; a cleaning round
-    ends when it rises. first_unflushed_ms: when the oldest record was appended that is not flushed.
+    the log has released its files. frozen: a worker cuts the log (`cut`), whose files are neither
+    read nor written here meanwhile; never of a log that is led. truncation_count: since the log was
+    opened; a cleaning round ends when it rises. first_unflushed_ms: when the oldest record was
+    appended that is not flushed.
 
     changes: names and small files of the folder that are not synced. flushes: those under way.
     jobs: changes of files that have not been made yet, or not been settled. roll_under_way: the one
@@ -59,6 +64,7 @@ class LogState:
         "failure",
         "first_unflushed_ms",
         "flushes",
+        "frozen",
         "high_watermark",
         "jobs",
         "last_snapshot_offset",
@@ -117,6 +123,7 @@ class LogState:
         self.first_unflushed_ms: int | None = None
         self.failure: LogDirectoryError | None = None
         self.closed = False
+        self.frozen = False
         self.changes = FolderChanges()
         self.flushes: tuple[Flush, ...] = ()
         self.roll_under_way: Roll | None = None
@@ -150,6 +157,55 @@ class LogState:
         if self.high_watermark is None:
             return self.log_end_offset
         return min(self.high_watermark, self.log_end_offset)
+
+    def thaw(self) -> None:
+        """Finish here and now what a worker does to a frozen log. Blocks. Raises
+        LogDirectoryError.
+        """
+        if self.frozen:
+            self.jobs.settle()
+
+    def copy_for_worker(self) -> LogState:
+        """A state of the same files, for a worker to change. The segments themselves are the
+        worker's until `take_over_worker`.
+        """
+        copy = object.__new__(LogState)
+        for name in LogState.__slots__:
+            setattr(copy, name, getattr(self, name))
+        copy.frozen = False
+        copy.jobs = DiskJobs(os.fspath(self.directory))
+        copy.leader_epochs = self.leader_epochs.copy(copy.jobs)
+        copy.segments = self.segments.lend(copy.jobs, OpenFiles(WORKER_OPEN_FILES))
+        copy.snapshots = ProducerSnapshots(self.directory, self.snapshots.offsets)
+        copy.producers = ProducerStateManager(
+            self.topic_partition, expiration_ms=self.producers.expiration_ms
+        )
+        copy.changes = FolderChanges()
+        copy.flushes = ()
+        copy.on_rolled = None
+        return copy
+
+    def take_over_worker(self, copy: LogState) -> None:
+        """Continue with what a worker made of a copy."""
+        segments = copy.segments
+        segments.take_back(self.segments, self.jobs)
+        self.segments = segments
+        self.leader_epochs = copy.leader_epochs
+        self.leader_epochs.attach(self.jobs)
+        self.snapshots = copy.snapshots
+        self.producers = copy.producers
+        self.last_snapshot_offset = copy.last_snapshot_offset
+        self.log_start_offset = copy.log_start_offset
+        self.log_end_offset = end = copy.log_end_offset
+        self.recovery_point = min(self.recovery_point, end)
+        self.cleaner_offset = copy.cleaner_offset
+        if self.high_watermark is not None:
+            self.high_watermark = min(self.high_watermark, end)
+        for segment in segments:
+            segment.index_interval_bytes = self.config.index_interval_bytes
+        segments.active.roll_jitter_ms = segments.roll_jitter_ms(self.config)
+        segments.active.forget_limits()
+        self.frozen = False
 
     def check_stop(self) -> None:
         """Raise RecoveryStopped if the start is to stop."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.producer.snapshots import ProducerSnapshots
-from kbroker.log.storage.disk_jobs import DiskJob, DiskJobs
+from kbroker.log.storage.disk_jobs import DiskJobs, WorkerJob
 from kbroker.log.storage.files import LogDirectoryError, atomic_write
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
@@ -21,7 +22,7 @@ from kbroker.log.validator import ValidatedBatches
 from kbroker.settings.log_config import LogConfig
 
 
-class Roll(DiskJob):
+class Roll(WorkerJob):
     """base_offset: of the new segment. then: called once on the loop, with the fault if there is
     no new segment; not after the queue was dropped. snapshots: None if no new producer snapshot is
     needed. failure: why there is no new segment.
@@ -30,7 +31,6 @@ class Roll(DiskJob):
     __slots__ = (
         "_active",
         "_create",
-        "_jobs",
         "_new",
         "_segments",
         "_snapshot",
@@ -40,6 +40,8 @@ class Roll(DiskJob):
         "base_offset",
         "failure",
     )
+
+    verb: ClassVar[str] = "roll in"
 
     def __init__(
         self,
@@ -53,9 +55,9 @@ class Roll(DiskJob):
         now_ms: int,
         then: Callable[[Segment | LogDirectoryError], None],
     ) -> None:
+        super().__init__(jobs)
         self.base_offset = base_offset
         self.failure: LogDirectoryError | None = None
-        self._jobs = jobs
         self._segments = segments
         self._snapshots = snapshots
         self._then = then
@@ -75,16 +77,6 @@ class Roll(DiskJob):
             roll_jitter_ms=segments.roll_jitter_ms(config),
         )
         self._new: Segment | None = None
-
-    def work(self) -> None:
-        """Run the log's queue up to this job, in any thread. Blocks. Raises LogDirectoryError."""
-        self._jobs.work(self)
-
-    def end(self, failure: OSError | None) -> None:
-        """A worker has done `work`, or `failure` is why not. On the loop."""
-        if failure is not None and not isinstance(failure, LogDirectoryError):
-            failure = LogDirectoryError(self._segments.directory, "roll in", failure)
-        self._jobs.end(self, failure)
 
     def run(self) -> None:
         """Trim the indexes of the old segment, make the files of the new one."""

@@ -57,7 +57,8 @@ def _prepare(state: LogState, now_ms: int, base_offset: int) -> Roll:
 
 
 def settle_roll(state: LogState) -> None:
-    """Finish the roll under way here and now. Blocks. Raises LogDirectoryError."""
+    """Finish the roll under way, or the cut, here and now. Blocks. Raises LogDirectoryError."""
+    state.thaw()
     roll = state.roll_under_way
     if roll is not None:
         state.jobs.settle(roll)

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from kbroker.log.storage import names
@@ -82,15 +83,50 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int], *, sync: bo
     atomic_write(path, format_entries(entries), sync=sync)
 
 
-class Checkpoint(NamedTuple):
-    """A `topic partition offset` file to be written: a copy, for whatever thread writes it."""
+class CheckpointFile:
+    """A `topic partition offset` file that several threads write: one at a time, and content that
+    was prepared later is not replaced by earlier content.
+    """
 
-    path: Path
+    __slots__ = ("_lock", "_prepared", "_written", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        self._prepared = 0
+        self._written = 0
+
+    def prepare(self, offsets: Mapping[TopicPartition, int]) -> Checkpoint:
+        """What is to be in the file now; called on the loop."""
+        self._prepared += 1
+        return Checkpoint(self, offsets, self._prepared)
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """See `Checkpoint.write`."""
+        with self._lock:
+            if checkpoint.number > self._written:
+                write_offsets(self.path, checkpoint.offsets)
+                self._written = checkpoint.number
+
+
+class Checkpoint(NamedTuple):
+    """The content of a checkpoint: a copy, for whatever thread writes it. number: counts what was
+    prepared for the file.
+    """
+
+    file: CheckpointFile
     offsets: Mapping[TopicPartition, int]
+    number: int
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
 
     def write(self) -> None:
-        """Replace the file, synced. Blocks. Raises LogDirectoryError."""
-        write_offsets(self.path, self.offsets)
+        """Replace the file, synced, unless it has later content. Blocks. Raises
+        LogDirectoryError.
+        """
+        self.file.write(self)
 
 
 def read_topic_id_after_stop(directory: Path, *, clean_shutdown: bool) -> Uuid | None:

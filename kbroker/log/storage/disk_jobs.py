@@ -45,6 +45,34 @@ class DiskJob(ABC):
         """`run` raised this; the job is not tried again. On the loop."""
 
 
+class WorkerJob(DiskJob):
+    """A job of a log's queue that a worker is asked for: `work` in a thread, then `end` on the
+    loop. verb: what it does, for the message of a fault.
+    """
+
+    __slots__ = ("_jobs",)
+
+    verb: ClassVar[str]
+
+    def __init__(self, jobs: DiskJobs) -> None:
+        self._jobs = jobs
+
+    @property
+    def path(self) -> str:
+        """The folder of the log."""
+        return self._jobs.path
+
+    def work(self) -> None:
+        """Run the log's queue up to this job, in any thread. Blocks. Raises LogDirectoryError."""
+        self._jobs.work(self)
+
+    def end(self, failure: OSError | None) -> None:
+        """A worker has done `work`, or `failure` is why not. On the loop."""
+        if failure is not None and not isinstance(failure, LogDirectoryError):
+            failure = LogDirectoryError(self.path, self.verb, failure)
+        self._jobs.end(self, failure)
+
+
 class Rename(DiskJob):
     """Gives a file another name. then: called on the loop once the file has it. may_be_gone: a
     missing file is no fault, and `then` is not called.
@@ -104,6 +132,11 @@ class DiskJobs:
     def is_pending(self) -> bool:
         """Whether a name on disk is not yet the one that the log counts on."""
         return any(job.is_name for job in self._waiting.copy())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job waits, and none is to be settled."""
+        return not self._waiting and not self._done
 
     def add(self, job: DiskJob) -> None:
         """Queue a job behind all others."""

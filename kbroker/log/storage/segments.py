@@ -71,6 +71,38 @@ class Segments:
         for segment in self._items:
             segment.open_files = open_files
 
+    def lend(self, jobs: DiskJobs, open_files: OpenFiles) -> Segments:
+        """The same segments for a worker, with jobs and open files of its own. They are not to be
+        used here until `take_back`.
+        """
+        lent = Segments(self.directory, open_files, jobs=jobs)
+        lent._items = self._items.copy()
+        lent._bases = self._bases.copy()
+        lent.active = self.active
+        for segment in self._items:
+            segment.close_file()
+            segment.release()
+            segment.open_files = open_files
+        return lent
+
+    def release(self) -> None:
+        """Called by the worker at its end: let go of all files and loaded indexes."""
+        for segment in self._items:
+            segment.close_file()
+            segment.release()
+
+    def take_back(self, lender: Segments, jobs: DiskJobs) -> None:
+        """Called on segments that a worker has released: they take the place of the lender, which
+        is not used any more.
+        """
+        self._jobs = jobs
+        lender.deleted_files.extend(self.deleted_files)
+        self.deleted_files = lender.deleted_files
+        self.open_files = lender.open_files
+        self.random = lender.random
+        for segment in self._items:
+            segment.open_files = self.open_files
+
     def roll_jitter_ms(self, config: LogConfig) -> int:
         """How much earlier than segment.ms one segment rolls, so that not all roll at once: drawn
         from 0 to segment.jitter.ms (exclusive). 0 without a random number generator.

@@ -1,4 +1,4 @@
-"""Fetch v0-18: what consumers, and later followers, read.
+"""Fetch v0-18: what consumers and followers read.
 
 v0-1 answer with messages of magic 0, v2-3 of magic 1: stored batches are converted off the loop
 (`down_conversion`, docs/adr/0011). v1: throttle time. v3: max_bytes of the whole response (KIP-74);
@@ -7,13 +7,15 @@ transactions (KIP-98). v5: log start offset. v6: KAFKA_STORAGE_ERROR may come, i
 earlier versions get NOT_LEADER_OR_FOLLOWER (KIP-112). v7: sessions (KIP-227). v9: leader epoch
 (KIP-320). v10: zstd (KIP-110): earlier versions get UNSUPPORTED_COMPRESSION_TYPE from a topic with
 compression.type=zstd, as in Kafka; a zstd batch of a producer's own choice comes with v4-9 all the
-same, with v0-3 it is refused. v11: rack (KIP-392). v12: flexible, diverging epoch (KIP-595). v13:
-topic ids (KIP-516). v14: KIP-405. v15: replica state (KIP-903). v16: node endpoints with the
-current leader (KIP-951). v17: directory id (KIP-853). v18: high watermark of a follower (KIP-1166).
+same, with v0-3 it is refused. v11: rack (KIP-392): a consumer may read from followers, and the
+leader names the closest one to a consumer with a rack (replica.selector.class). v12: flexible,
+diverging epoch (KIP-595). v13: topic ids (KIP-516). v14: KIP-405. v15: replica state (KIP-903).
+v16: node endpoints with the current leader (KIP-951). v17: directory id (KIP-853). v18: high
+watermark of a follower (KIP-1166).
 
 Records leave as file ranges; a partition without any has empty records, never null, which
-librdkafka and Java refuse from v12 on. The preferred read replica is always -1: the leader serves
-everybody, whatever the rack. Waiting, limits and sessions are in `kbroker.replication`.
+librdkafka and Java refuse from v12 on. Waiting, limits, sessions and the choice of a replica are in
+`kbroker.replication`.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ def handle_fetch(services: Services, context: RequestContext, request: FetchRequ
     if version < BATCHES_SINCE:
         return _fetch_messages(services, version, request)
     outcome = services.replicas.fetch(
-        request, api_version=version, now_ms=services.timers.monotonic_ms()
+        request,
+        api_version=version,
+        now_ms=services.timers.monotonic_ms(),
+        listener_name=context.session.listener_name,
     )
     if version < ZSTD_SINCE:
         if isinstance(outcome, FetchResponse):
@@ -218,7 +223,10 @@ def fetch_in_steps(
     version = context.api_version
     conversion = _conversion(services, version, request) if version < BATCHES_SINCE else None
     response = yield from services.replicas.fetch_in_steps(
-        request, api_version=version, now_ms=services.timers.monotonic_ms()
+        request,
+        api_version=version,
+        now_ms=services.timers.monotonic_ms(),
+        listener_name=context.session.listener_name,
     )
     if version < ZSTD_SINCE:
         for piece in _pieces(response):

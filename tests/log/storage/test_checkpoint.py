@@ -8,6 +8,7 @@ import pytest
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import (
     CheckpointError,
+    CheckpointFile,
     read_clean_shutdown,
     read_offsets,
     read_topic_id,
@@ -82,3 +83,14 @@ def test_a_corrupt_partition_metadata_says_where(tmp_path: Path, text: str) -> N
 def test_a_marker_without_an_epoch_still_says_clean(tmp_path: Path, text: bytes) -> None:
     (tmp_path / names.CLEAN_SHUTDOWN).write_bytes(text)
     assert read_clean_shutdown(tmp_path) == -1
+
+
+def test_content_that_was_prepared_later_is_not_replaced_by_earlier_content(tmp_path: Path) -> None:
+    """Several threads write checkpoints, and one of them may be slow."""
+    key = TopicPartition("t", 0)
+    file = CheckpointFile(tmp_path / names.RECOVERY_POINTS)
+    first, second, third = (file.prepare({key: offset}) for offset in (1, 2, 3))
+    assert first.path == file.path
+    for checkpoint, found in ((second, 2), (first, 2), (third, 3), (third, 3)):
+        checkpoint.write()
+        assert read_offsets(file.path) == {key: found}

@@ -11,13 +11,17 @@ import pytest
 
 from kbroker.metadata.internal_topics import CONSUMER_OFFSETS
 from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kbroker.replication.isr import IsrPorts
+from kbroker.replication.low_watermark import NO_LOW_WATERMARK
 from kbroker.server.handlers import delete_records
-from kbroker.server.handlers.delete_records import HANDLERS, NO_LOW_WATERMARK
+from kbroker.server.handlers.delete_records import HANDLERS
 from kbroker.server.requests import RequestContext
+from tests.replication.proposals import Brokers, Proposals
 from tests.replication.world import TOPIC, World, batch
 from tests.server.slices import Sliced
 
@@ -181,3 +185,52 @@ def test_an_error_of_the_whole_request_is_that_of_each_partition() -> None:
     response: Any = HANDLER.error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "")
     error = (NO_LOW_WATERMARK, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert results_of(response) == {(TOPIC, 0): error, ("other", 7): error}
+
+
+def test_the_response_waits_for_followers(tmp_path: Path) -> None:
+    epochs = {1: 1, 2: 1}
+    world = World(tmp_path, partitions=0, isr_ports=IsrPorts(Brokers(epochs), Proposals()))
+    for index in range(2):
+        world.host(index, replicas=(1, 2))
+        world.append(index, batch(3))
+        follower_fetched(world, index, 0)
+    image = SimpleNamespace(partition=lambda name, index: object())
+    sliced = Sliced(replicas=world.replicas, image=image)
+    request = request_of((TOPIC, 0, 2), (TOPIC, 1, -1))
+    outcome = HANDLER.handle(sliced.services, RequestContext(ApiKey.DELETE_RECORDS, 2), request)
+    assert isinstance(outcome, Deferred)
+    assert not outcome.done
+    assert [start_of(world, index) for index in range(2)] == [2, 3], "the leader deletes at once"
+    follower_fetched(world, 1, 3)
+    world.timers.advance(request.timeout_ms)
+    response = sliced.answer(outcome)
+    assert results_of(response) == {
+        (TOPIC, 0): (0, ErrorCode.REQUEST_TIMED_OUT),
+        (TOPIC, 1): (3, ErrorCode.NONE),
+    }
+    world.close()
+
+
+def test_a_client_that_has_gone_is_not_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=0, isr_ports=IsrPorts(Brokers({2: 1}), Proposals()))
+    world.host(0, replicas=(1, 2))
+    world.append(0, batch(3))
+    follower_fetched(world, 0, 0)
+    image = SimpleNamespace(partition=lambda name, index: object())
+    sliced = Sliced(replicas=world.replicas, image=image)
+    context = RequestContext(ApiKey.DELETE_RECORDS, 2)
+    outcome = HANDLER.handle(sliced.services, context, request_of((TOPIC, 0, 2)))
+    assert isinstance(outcome, Deferred)
+    assert world.replicas.purgatory.waiting
+    outcome.cancel()
+    assert not world.replicas.purgatory.waiting
+    world.close()
+
+
+def follower_fetched(world: World, index: int, start: int) -> None:
+    """Follower 2 has all records, and its log begins at start."""
+    partition = world.replicas.partition(TopicPartition(TOPIC, index))
+    assert partition is not None
+    partition.follower_fetched(
+        2, fetch_offset=3, log_start_offset=start, broker_epoch=1, now_ms=world.timers.now_ms()
+    )

@@ -187,7 +187,7 @@ def test_a_leader_named_in_several_steps_has_one_endpoint(
     partitions[2] = partitions[1]
     for index in (1, 2):
         world.host(index, leader=2, epoch=4, replicas=(1, 2))
-    request = fetch_request({1: 0, 2: 0}, topic_id=TOPIC_ID)
+    request = fetch_request({1: 0, 2: 0}, topic_id=TOPIC_ID, current_leader_epoch=0)
     response = on_the_wire(finished(steps_of(services, 16, request)), 16)
     assert [data.current_leader.leader_id for data in partitions_of(response).values()] == [2, 2]
     assert [endpoint.host for endpoint in response.node_endpoints] == ["two.example"]
@@ -209,7 +209,7 @@ def test_who_leads_elsewhere_is_named(world: World, version: int, waits: bool) -
         world.host(1)
     else:
         world.host(1, leader=2, epoch=4, replicas=(1, 2))
-    request = fetch_request({1: 0}, topic_id=TOPIC_ID, max_wait_ms=500)
+    request = fetch_request({1: 0}, topic_id=TOPIC_ID, max_wait_ms=500, current_leader_epoch=0)
     outcome = handle(world, version, request)
     if waits:
         assert isinstance(outcome, Deferred)
@@ -218,7 +218,7 @@ def test_who_leads_elsewhere_is_named(world: World, version: int, waits: bool) -
         outcome = outcome.value
     received = on_the_wire(outcome, version)
     data = partitions_of(received)[1]
-    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert data.error_code == ErrorCode.FENCED_LEADER_EPOCH
     if version < 16:
         assert received.node_endpoints == []
         return

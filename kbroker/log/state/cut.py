@@ -1,0 +1,113 @@
+"""A truncation in a worker, which changes a copy of the log's state; the log takes the copy over.
+
+`truncation` syncs files and reads a segment again for the producers: that may take seconds. So the
+log is frozen from the constructor of a `Cut` to its `settle`: the files are the worker's, the loop
+neither reads nor writes them, and an operation that cannot wait runs the rest itself
+(`LogState.thaw`). The recovery point and the log's start come down at once, and their checkpoints
+are written before anything is cut: after a crash of the machine a start would otherwise trust what
+is appended later.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from kbroker.log.state.flushing import limit_flushes
+from kbroker.log.state.log_state import NOT_ON_DISK, LogState
+from kbroker.log.state.truncation import truncate_fully, truncate_to
+from kbroker.log.storage.checkpoint import Checkpoint
+from kbroker.log.storage.disk_jobs import WorkerJob
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.model import InvariantError
+from kbroker.protocol.errors import KafkaError
+
+
+class Cut(WorkerJob):
+    """offset: where the log ends then; is_full: all records go, and it begins there too.
+    checkpoints: gives those to be written first, once the state has come down. then: called once on
+    the loop after the log has taken the cut over; not if the cut failed, or the log was released
+    before.
+
+    Made while the log's queue is idle, and added to it. failure: why the log was not cut; nothing
+    is written to it any more.
+    """
+
+    __slots__ = (
+        "_checkpoints",
+        "_is_full",
+        "_now_ms",
+        "_offset",
+        "_state",
+        "_then",
+        "_worker",
+        "failure",
+    )
+
+    verb: ClassVar[str] = "truncate"
+
+    def __init__(
+        self,
+        state: LogState,
+        offset: int,
+        *,
+        is_full: bool,
+        now_ms: int,
+        checkpoints: Callable[[], Iterable[Checkpoint]],
+        then: Callable[[], None],
+    ) -> None:
+        super().__init__(state.jobs)
+        if not state.jobs.is_idle or offset < 0:
+            raise InvariantError(f"{state} cannot be cut at {offset} now")
+        if state.jobs.undo is not None:
+            state.jobs.undo()
+        self._state = state
+        self._offset = offset
+        self._is_full = is_full
+        self._now_ms = now_ms
+        self._then = then
+        self.failure: LogDirectoryError | None = None
+        first = state.segments.first.base_offset
+        start = offset
+        if not is_full and offset >= first:
+            start = max(min(state.log_start_offset, offset), first)
+        state.frozen = True
+        state.truncation_count += 1
+        state.on_disk_end_offset = NOT_ON_DISK
+        kept = max(offset - 1, 0)  # less than the end: see `LogDirectory.recovery_points`
+        limit_flushes(state, kept)
+        state.recovery_point = min(state.recovery_point, kept)
+        state.log_start_offset = min(state.log_start_offset, start)
+        self._checkpoints = list(checkpoints())
+        self._worker = state.copy_for_worker()
+
+    def run(self) -> None:
+        """Cut the files, and bring the copy's epochs and producers to the new end."""
+        for checkpoint in self._checkpoints:
+            checkpoint.write()
+        worker = self._worker
+        try:
+            if self._is_full:
+                truncate_fully(worker, self._offset, now_ms=self._now_ms)
+            else:
+                truncate_to(worker, self._offset, now_ms=self._now_ms)
+        except KafkaError as error:  # a damaged segment, which is no fault of the directory
+            self.failure = LogDirectoryError(
+                self.path, self.verb, OSError(errno.EIO, error.message)
+            )
+        worker.segments.release()
+
+    def settle(self) -> None:
+        """Take over what the worker made, or leave why it made nothing in `failure`."""
+        if self.failure is not None:
+            self.fail(self.failure)
+            return
+        self._state.take_over_worker(self._worker)
+        self._then()
+
+    def fail(self, error: LogDirectoryError) -> None:
+        """The files may be cut in part: nothing is appended to this log any more."""
+        self.failure = error
+        self._state.failure = self._state.failure or error
+        self._state.frozen = False
