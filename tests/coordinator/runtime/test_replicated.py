@@ -4,7 +4,7 @@ of them end with. A coordinator that trusts what lies above the high watermark i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import pytest
@@ -200,6 +200,12 @@ class Transactions(ReplicatedCluster):
     ) -> Deferred[MarkerResults]:
         self.markers.add((request.producer_id, request.producer_epoch, request.commit))
         return Deferred.of(dict.fromkeys(request.partitions, E.NONE))
+
+    def by_leader(self, partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
+        return (partitions,)
+
+    def drop(self, is_dropped: Callable[[str], bool]) -> None:
+        """No marker waits here."""
 
     def steps(self) -> Iterable[tuple[Step, int]]:
         return [
