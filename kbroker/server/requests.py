@@ -138,6 +138,7 @@ class PendingResponse:
     """
 
     __slots__ = (
+        "__weakref__",  # the sweeps remember which response is at the front, not what it holds
         "api_key",
         "api_version",
         "charge",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Final
+from weakref import ref
 
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log_lines import shown
@@ -403,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._progress.responses_may_wait(now)
             return
         if queue:
-            self._progress.responses_moved(now, queue[0])
+            self._progress.responses_moved(now, ref(queue[0]))
         if self._admission.ticket is not None or (queue.is_front_unresolved and not self._closing):
             self._last_active = now
 

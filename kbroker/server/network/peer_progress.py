@@ -66,7 +66,8 @@ class PeerProgress:
 
     def responses_moved(self, now: float, position: object) -> bool:
         """Whether responses have moved since the last sweep. position: where they are, in values
-        that never come back.
+        that never come back. It is kept until the next sweep that finds responses, so it must not
+        hold one: a weak reference does.
         """
         if position == self._responses:
             return False

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,6 +241,26 @@ def test_chunks_that_are_read_for_a_slow_peer_are_charged(
                 await take(260_000)
             await take(4 + SIZE - 2 * 260_000)
             await until(lambda: memory.used == 0)
+            raw.close()
+
+    run(new_loop, main)
+
+
+@on_loops
+def test_a_sweep_holds_no_response(new_loop: NewLoop) -> None:
+    """A connection that is idle afterwards would keep its last response, which nobody charges."""
+
+    async def main() -> None:
+        async with Loopback() as loopback:
+            raw, take = await connect(loopback)
+            send(raw, b"dlast")
+            await until(lambda: b"last" in loopback.script.waiting)
+            sweep(loopback, asyncio.get_running_loop().time())
+            response = weakref.ref(loopback.only._responses.queue[0])
+            loopback.script.waiting.pop(b"last").resolve(b"response")
+            await take(4 + len(b"response"))
+            await until(lambda: response() is None)
+            assert loopback.shared.connections
             raw.close()
 
     run(new_loop, main)
