@@ -24,7 +24,7 @@ from kbroker.server.slicing.large_requests import abandon
 from kbroker.settings.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import FairSlices, SlicedSteps, SlicedWork
+    from kbroker.replication.time_slices import SlicedSteps, SlicedWork
     from kbroker.server.requests import Outcome, RequestContext
     from kbroker.server.services import NodeServices
 
@@ -44,6 +44,12 @@ returns the response.
 SORTED_ITEMS: Final = 2048
 STRUCT_BYTES: Final = 64
 STEP_BYTES: Final = 16 * 1024
+UNFINISHED_BYTES: Final = 128 * 1024
+"""What a request that was not done within its first slice is charged with until it is: so many
+under way hold up others with large responses. All of them take turns, so without a bound a thousand
+clients that ask for all topics have a thousand halves of a response made.
+"""
+
 CHEAP_ITEMS: Final = 512
 """Items between two yields where an item takes a microsecond or so; `STEP_ITEMS` otherwise."""
 
@@ -109,17 +115,21 @@ def sorted_in_steps(items: Iterable[str]) -> Generator[None, None, Iterator[str]
 class _SlicedAnswer(Deferred[Message]):
     """The response to come; cancelled with its connection."""
 
-    __slots__ = ("slices", "work")
+    __slots__ = ("services", "work")
 
-    slices: FairSlices
+    services: NodeServices
     work: SlicedWork
 
     def cancel(self) -> None:
-        abandon(self.slices, self.work, [])
+        if not self.work.is_over:
+            abandon(self.services.slices, self.work, [])
+            self.services.memory.release(UNFINISHED_BYTES)
 
 
 # Any: what a Deferred resolves with is the handler's
-def _in_slices(slices: FairSlices, first: Deferred[Any] | None, steps: Steps[Message]) -> Outcome:
+def _in_slices(
+    services: NodeServices, first: Deferred[Any] | None, steps: Steps[Message]
+) -> Outcome:
     """The response of steps whose first one has been taken and yielded `first`."""
     answer = _SlicedAnswer()
     response: list[Message] = []
@@ -131,6 +141,7 @@ def _in_slices(slices: FairSlices, first: Deferred[Any] | None, steps: Steps[Mes
         response.append((yield from steps))
 
     def done(failure: Exception | None) -> None:
+        services.memory.release(UNFINISHED_BYTES)
         if failure is None:
             answer.resolve(response[0])
         elif is_first:
@@ -138,8 +149,9 @@ def _in_slices(slices: FairSlices, first: Deferred[Any] | None, steps: Steps[Mes
         else:
             answer.fail(as_kafka_error(failure))
 
-    answer.slices = slices
-    answer.work = slices.begin(rest(), done)
+    services.memory.charge(UNFINISHED_BYTES)
+    answer.services = services
+    answer.work = services.slices.begin(rest(), done)
     is_first = False
     if raised:
         raise raised.pop()  # not kept: its traceback holds this frame
@@ -161,7 +173,7 @@ def sliced(
         except StopIteration as end:  # as of nearly every request
             response: Message = end.value
             return response
-        return _in_slices(services.slices, first, steps)
+        return _in_slices(services, first, steps)
 
     handle.__name__, handle.__doc__ = handler.__name__, handler.__doc__
     return handle

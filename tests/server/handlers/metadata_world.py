@@ -14,7 +14,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import ClientIdentity, Uuid
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import (
     MetadataRequest,
@@ -96,6 +96,7 @@ def services(
             channel=Controller(),
             timers=turns,
             slices=FairSlices(turns, seconds=0.004, clock=Ticks()),
+            memory=UnlimitedMemory(),
         ),
     )
 

@@ -23,7 +23,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.session import Session
 from kbroker.server.slicing.large_requests import FREED_ITEMS
-from kbroker.server.slicing.sliced import AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import UNFINISHED_BYTES, AnswerSize, Steps, sliced
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 
@@ -42,6 +42,7 @@ class World:
         self.slices = FairSlices(self.turns, seconds=STEPS_PER_SLICE / 1000, clock=Ticks())
         self.done: list[str] = []
         self.fails_with: Exception | None = None
+        self.memory = MemoryPool(1 << 20)
 
         @sliced
         def handle(
@@ -57,7 +58,7 @@ class World:
         self._handle = handle
 
     def ask(self, name: str, steps: int) -> Outcome:
-        services: Any = SimpleNamespace(slices=self.slices, node_id=1)
+        services: Any = SimpleNamespace(slices=self.slices, memory=self.memory, node_id=1)
         request = HeartbeatRequest(group_id=name, generation_id=steps)
         return self._handle(services, RequestContext(ApiKey.HEARTBEAT, 4), request)
 
@@ -65,7 +66,7 @@ class World:
         """The response as a connection gets it from `dispatch`."""
         policy = ApiPolicy(Versions(0, 4), NO_AUTHORISATION)
         handler = ApiHandler(ApiKey.HEARTBEAT, self._handle, error_response, policy)
-        services: Any = SimpleNamespace(slices=self.slices, node_id=1)
+        services: Any = SimpleNamespace(slices=self.slices, memory=self.memory, node_id=1)
         request = HeartbeatRequest(group_id=name, generation_id=steps)
         parts = cast(list[bytes], encode_request_frame(request, 4, 7, "c"))
         frame = memoryview(bytearray(b"".join(parts)[4:]))
@@ -127,6 +128,23 @@ def test_a_cancelled_one_takes_no_further_step() -> None:
     assert len(world.done) == done
     assert not answer.done
     assert not world.slices.waiting
+
+
+def test_what_is_not_done_in_its_first_slice_is_charged_until_it_is() -> None:
+    world = World()
+    world.ask("short", 1)
+    assert world.memory.used == 0
+    outcomes = [world.ask(name, 5 * STEPS_PER_SLICE) for name in "abc"]
+    assert world.memory.used == 3 * UNFINISHED_BYTES
+    assert world.memory.is_pressed, "others with large responses wait"
+    assert isinstance(outcomes[0], Deferred)
+    outcomes[0].cancel()
+    outcomes[0].cancel()
+    assert world.memory.used == 2 * UNFINISHED_BYTES
+    world.fails_with = KafkaError(ErrorCode.INVALID_REQUEST, "no")
+    while world.turns.due:
+        world.turns.turn()
+    assert world.memory.used == 0
 
 
 @pytest.mark.parametrize("error", [KafkaError(ErrorCode.INVALID_REQUEST, ""), ValueError("x")])
@@ -260,7 +278,7 @@ def test_what_a_handler_has_made_is_freed_in_slices_when_its_connection_is_close
         return response
 
     Item.freed = 0
-    services: Any = SimpleNamespace(slices=slices, node_id=1)
+    services: Any = SimpleNamespace(slices=slices, memory=MemoryPool(), node_id=1)
     answer = handle(services, RequestContext(ApiKey.HEARTBEAT, 4), HeartbeatRequest())
     assert isinstance(answer, Deferred)
     answer.cancel()
