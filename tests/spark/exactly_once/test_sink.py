@@ -236,8 +236,9 @@ def test_mistakes_end_the_query_with_one_line(
         ("value string", ["value"]),
         ("VALUE binary, Key string, other int", ["key", "value"]),
         (
-            "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
-            ", timestampType int, headers array<struct<key:string,value:binary>>",
+            "key binary, value binary, topic string, partition int, offset long"
+            ", timestamp timestamp, timestampType int"
+            ", headers array<struct<key:string,value:binary>>",
             ["key", "value", "partition", "timestamp_ms", "headers"],
         ),
         ("value string, timestamp long", ["value", "timestamp_ms"]),
