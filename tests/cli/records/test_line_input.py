@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from kbroker.cli import line_input
-from kbroker.cli.line_input import read_lines
+from kbroker.cli.records import line_input
+from kbroker.cli.records.line_input import read_lines
 
 
 def lines_of(content: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""`kbroker transactions`: list, describe; find-hanging and abort (in `hanging_transactions`)."""
+"""`kbroker transactions`: list, describe; find-hanging and abort (in `hanging`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.hanging_transactions import ABORT_EPILOG, FIND_EPILOG, abort, find_hanging
 from kbroker.cli.output import Cell, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, INT64_MAX, Bootstrap, Json, not_empty, run
+from kbroker.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    INT64_MAX,
+    Bootstrap,
+    Json,
+    connect,
+    not_empty,
+    run,
+)
+from kbroker.cli.transactions.hanging import ABORT_EPILOG, FIND_EPILOG, abort, find_hanging
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
@@ -24,8 +32,9 @@ Examples:
   kbroker transactions find-hanging
 """
 app = typer.Typer(
-    help="List and describe transactions, find and abort those that hang.",
+    help="List and describe transactions, abort those that hang.",
     epilog=EPILOG,
+    add_completion=False,
     rich_markup_mode=None,
 )
 app.command("find-hanging", epilog=FIND_EPILOG)(find_hanging)
@@ -68,7 +77,7 @@ def list_transactions(
 async def _list(
     bootstrap: str, states: list[str], longer_than: int, pattern: str | None
 ) -> list[dict[str, Cell]]:
-    from kbroker.client.cluster import Client, check
+    from kbroker.client.cluster import check
     from kbroker.protocol.messages.transactions import (
         ListTransactionsRequest,
         ListTransactionsResponse,
@@ -78,7 +87,7 @@ async def _list(
         state_filters=states, duration_filter=longer_than, transactional_id_pattern=pattern
     )
     rows: list[dict[str, Cell]] = []
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         await client.metadata([])
         for node_id in sorted(client.brokers):
 
@@ -124,14 +133,15 @@ def describe(
         *("transactional_id", "coordinator", "producer_id", "producer_epoch", "state"),
         *("timeout_ms", "start_ms", "open_for_ms", "partitions"),
     )
-    show(run(_describe(bootstrap, names)), columns, as_json=as_json)
+    rows = run(_describe(bootstrap, names))
+    show(rows, columns, as_json=as_json, wide=("partitions",))
 
 
 async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
-    from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client
+    from kbroker.client.cluster import TRANSACTION_COORDINATOR
 
     rows: list[dict[str, Cell]] = []
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         for name in names:
             found = await describe_one(client, name)
             coordinator = await client.coordinator(name, TRANSACTION_COORDINATOR)

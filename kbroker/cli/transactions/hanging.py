@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.output import Cell, note, show
+from kbroker.cli.output import Cell, report, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     INT16_MAX,
@@ -20,6 +20,9 @@ from kbroker.cli.session import (
     INT64_MAX,
     Bootstrap,
     Json,
+    Yes,
+    confirm,
+    connect,
     not_empty,
     run,
 )
@@ -101,10 +104,9 @@ def find_hanging(
 async def _find(
     bootstrap: str, topic: str | None, partition: int | None, max_timeout_ms: int
 ) -> list[OpenTransaction]:
-    from kbroker.client.cluster import Client
     from kbroker.model import TopicPartition
 
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         if topic is not None and partition is not None:
             places = [TopicPartition(topic, partition)]
         else:
@@ -209,7 +211,9 @@ def abort(
     coordinator_epoch: Annotated[
         int | None, typer.Option("--coordinator-epoch", min=-1, max=INT32_MAX)
     ] = None,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
 ) -> None:
     """Abort a transaction that hangs in a partition."""
     named = (producer_id, producer_epoch, coordinator_epoch)
@@ -217,7 +221,13 @@ def abort(
         raise typer.BadParameter(
             "give --start-offset, or all of --producer-id, --producer-epoch, --coordinator-epoch"
         )
-    run(_abort(bootstrap, topic, partition, start_offset, named))
+    confirm(f"abort the transaction in {topic}-{partition}", yes=yes)
+    producer = run(_abort(bootstrap, topic, partition, start_offset, named))
+    rows: list[dict[str, Cell]] = [
+        {"topic": topic, "partition": partition, "producer_id": producer}
+    ]
+    about = f"the transaction of producer {producer} in {topic}-{partition}"
+    report(rows, lambda row: f"aborted {about}", as_json=as_json)
 
 
 async def _abort(
@@ -226,8 +236,9 @@ async def _abort(
     partition: int,
     start_offset: int | None,
     named: tuple[int | None, int | None, int | None],
-) -> None:
-    from kbroker.client.cluster import Client, check
+) -> int:
+    """Returns the producer id."""
+    from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
     from kbroker.protocol.messages.transactions import (
         WriteTxnMarkersRequest,
@@ -235,7 +246,7 @@ async def _abort(
     )
 
     place = TopicPartition(topic, partition)
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         if start_offset is not None:
             named = await _producer_at(client, place, start_offset)
         producer_id, producer_epoch, coordinator_epoch = (part or 0 for part in named)
@@ -259,7 +270,7 @@ async def _abort(
             check(answered.error_code, f"{place}: producer {producer_id}, epoch {producer_epoch}")
 
         await client.retry(ask)
-    note(f"aborted the transaction of producer {producer_id} in {place}")
+    return producer_id
 
 
 async def _producer_at(

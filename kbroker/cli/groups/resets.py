@@ -7,15 +7,22 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kbroker.cli.groups.offsets import group_offsets
+from kbroker.cli.groups.share import alter_share_offsets, is_share_group
 from kbroker.cli.output import Cell, note, show
-from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, not_empty, run
-from kbroker.model import StartupError
+from kbroker.cli.partitions import (
+    ChosenPartitions,
+    chosen_partitions,
+    existing_partitions,
+    offsets_at,
+    read_offsets,
+)
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, moment, not_empty, run
 from kbroker.settings.durations import duration_ms
 
 if TYPE_CHECKING:
@@ -127,7 +134,7 @@ def reset_offsets(
     target.check(names_topics=topic is not None)
     if export and execute:
         raise typer.BadParameter("--export changes nothing; leave --execute out")
-    topics = None if topic is None else [_topic_and_partitions(text) for text in topic]
+    topics = None if topic is None else [chosen_partitions(text, "--topic") for text in topic]
     rows = run(_reset(bootstrap, name, topics, target, execute=execute, share=share))
     if not rows:
         note(f"{name} has no committed offsets; name topics with --topic")
@@ -148,13 +155,7 @@ def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
     if to_datetime and by_duration:
         raise typer.BadParameter(ONE_TARGET)
     if to_datetime is not None:
-        try:
-            moment = datetime.fromisoformat(to_datetime)
-        except ValueError as error:
-            raise typer.BadParameter(f"--to-datetime: {error}") from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return int(moment.timestamp() * 1000)
+        return moment(to_datetime, "--to-datetime")
     if by_duration is None:
         return None
     try:
@@ -166,26 +167,6 @@ def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
     return max(int(time.time() * 1000) - length_ms, 0)
 
 
-def read_offsets(path: Path, group: str) -> dict[TopicPartition, int]:
-    """Offsets out of lines of [group,]topic,partition,offset; lines of other groups are left out.
-    Raises OSError, and StartupError for a line that is none.
-    """
-    from kbroker.model import TopicPartition
-
-    offsets: dict[TopicPartition, int] = {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.reader(lines)
-        try:
-            for row in reader:
-                if row and (len(row) != 4 or row[0] == group):
-                    topic, partition, offset = row[-3:] if len(row) == 4 else row
-                    offsets[TopicPartition(topic, int(partition))] = int(offset)
-        except (ValueError, csv.Error):  # UnicodeDecodeError, too, is a ValueError
-            form = "[group,]topic,partition,offset"
-            raise StartupError(f"{path}, line {reader.line_num}: {form} expected") from None
-    return offsets
-
-
 def write_offsets(rows: Sequence[Mapping[str, Cell]], column: str) -> None:
     """Offsets as lines of topic,partition,offset on standard output."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
@@ -195,23 +176,21 @@ def write_offsets(rows: Sequence[Mapping[str, Cell]], column: str) -> None:
 async def _reset(
     bootstrap: str,
     name: str,
-    topics: list[tuple[str, list[int]]] | None,
+    topics: Sequence[ChosenPartitions] | None,
     target: Target,
     *,
     execute: bool,
     share: bool,
 ) -> list[dict[str, Cell]]:
-    from kbroker.cli.groups import group_offsets
-    from kbroker.cli.share_groups import alter_share_offsets, is_share_group
-    from kbroker.client.cluster import Client
-
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         share = share or await client.retry(lambda: is_share_group(client, name))
         committed = await client.retry(lambda: group_offsets(client, name))
         if target.listed is not None:
             places = sorted(target.listed)
         else:
-            places = sorted(committed) if topics is None else await _places(client, topics)
+            places = (
+                sorted(committed) if topics is None else await existing_partitions(client, topics)
+            )
         new = await _new_offsets(client, places, committed, target) if places else {}
         if execute and new:
             write = alter_share_offsets if share else _commit
@@ -236,14 +215,11 @@ async def _new_offsets(
 ) -> dict[TopicPartition, int]:
     from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
-    async def offsets(at: int) -> dict[TopicPartition, int]:
-        found = await client.retry(lambda: client.list_offsets(dict.fromkeys(places, at)))
-        return {place: answer.offset for place, answer in found.items()}
-
-    first, end = await offsets(EARLIEST_TIMESTAMP), await offsets(LATEST_TIMESTAMP)
+    first = await offsets_at(client, places, EARLIEST_TIMESTAMP)
+    end = await offsets_at(client, places, LATEST_TIMESTAMP)
     wanted = first if target.earliest else end
     if target.timestamp_ms is not None:
-        wanted = await offsets(target.timestamp_ms)
+        wanted = await offsets_at(client, places, target.timestamp_ms)
     elif target.listed is not None:
         wanted = dict(target.listed)
     new: dict[TopicPartition, int] = {}
@@ -255,32 +231,6 @@ async def _new_offsets(
             offset = committed.get(place, end[place]) + (target.shift or 0)
         new[place] = min(max(offset, first[place]), end[place])
     return new
-
-
-def _topic_and_partitions(text: str) -> tuple[str, list[int]]:
-    """`topic` or `topic:0,2`; no partitions stand for all of them. Raises BadParameter."""
-    name, _, chosen = text.partition(":")
-    try:
-        return name, [int(part) for part in chosen.split(",")] if chosen else []
-    except ValueError:
-        message = f"{text}: partitions are numbers"
-        raise typer.BadParameter(message, param_hint="--topic") from None
-
-
-async def _places(
-    client: Client, topics: Sequence[tuple[str, Sequence[int]]]
-) -> list[TopicPartition]:
-    from kbroker.model import TopicPartition
-
-    places: set[TopicPartition] = set()
-    for name, chosen in topics:
-        known = (await client.topic(name)).partitions
-        missing = set(chosen) - set(known)
-        if missing:
-            last = max(known)
-            raise StartupError(f"{name} has no partition {min(missing)}, its last is {last}")
-        places.update(TopicPartition(name, index) for index in chosen or known)
-    return sorted(places)
 
 
 async def _commit(client: Client, name: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -10,69 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kbroker.cli.groups.views import described_share_group
+
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
 
 
 class SharePartition(NamedTuple):
-    """start: None before the first member has read; lag: None if it is not known; readers: member
-    id and host of each.
-    """
+    """start: None before the first member has read; lag: None if it is not known."""
 
     start: int | None
     lag: int | None
-    readers: tuple[tuple[str, str], ...] = ()
 
 
 async def is_share_group(client: Client, name: str) -> bool:
     """Whether a share group with this id exists."""
-    return await _described(client, name) is not None
-
-
-async def describe_share_group(
-    client: Client, name: str
-) -> tuple[str, dict[TopicPartition, SharePartition]] | None:
-    """State and partitions; None if it is no share group."""
-    from kbroker.model import TopicPartition
-
-    group = await _described(client, name)
-    if group is None:
-        return None
-    readers: dict[TopicPartition, list[tuple[str, str]]] = {}
-    for member in group.members:
-        for topic in member.assignment.topic_partitions:
-            for partition in topic.partitions:
-                place = TopicPartition(topic.topic_name, partition)
-                readers.setdefault(place, []).append((member.member_id, member.client_host))
-    found = dict(await share_partitions(client, name))
-    for place, members in readers.items():
-        start, lag, _ = found.get(place, SharePartition(None, None))
-        found[place] = SharePartition(start, lag, tuple(members))
-    return group.group_state, found
-
-
-async def _described(client: Client, name: str) -> ShareGroupDescribeResponse.DescribedGroup | None:
-    from kbroker.client.cluster import check
-    from kbroker.protocol.errors import ErrorCode, KafkaError
-    from kbroker.protocol.messages.share_groups import (
-        ShareGroupDescribeRequest,
-        ShareGroupDescribeResponse,
-    )
-
-    request = ShareGroupDescribeRequest(group_ids=[name])
-    try:
-        response = await client.to_coordinator(name, request, ShareGroupDescribeResponse)
-    except KafkaError as error:
-        if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return None  # a broker from before share groups
-        raise
-    (group,) = response.groups
-    if group.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-        return None
-    check(group.error_code, group.error_message or f"group {name}")
-    return group
+    return await described_share_group(client, name) is not None
 
 
 async def share_partitions(client: Client, name: str) -> dict[TopicPartition, SharePartition]:

@@ -1,26 +1,41 @@
-"""`kbroker topics`: create, list, describe, add-partitions, delete."""
+"""`kbroker topics`: create, list, alter, add-partitions, delete; describe is in `descriptions`,
+offsets and delete-records in `offsets`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.output import Cell, counted, note, report_failures, show
+from kbroker.cli.configs.commands import apply_changes
+from kbroker.cli.configs.resources import Kind, pairs_to_changes
+from kbroker.cli.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     INT16_MAX,
     INT32_MAX,
     Bootstrap,
     Json,
+    Yes,
+    confirm,
+    connect,
     key_values,
     not_empty,
     run,
 )
+from kbroker.cli.topics.descriptions import DESCRIBE_EPILOG, describe
+from kbroker.cli.topics.offsets import (
+    DELETE_RECORDS_EPILOG,
+    OFFSETS_EPILOG,
+    delete_records,
+    offsets,
+)
 
 if TYPE_CHECKING:
-    from kbroker.client.cluster import Client
     from kbroker.protocol.messages.metadata import MetadataResponse
+    from kbroker.protocol.messages.topics import CreateTopicsResponse, DeleteTopicsResponse
 
 EPILOG = """
 \b
@@ -29,7 +44,10 @@ Examples:
   kbroker topics list
 """
 app = typer.Typer(
-    help="Create, list, describe, grow and delete topics.", epilog=EPILOG, rich_markup_mode=None
+    help="Create, describe, alter, grow and delete topics.",
+    epilog=EPILOG,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 CREATE_EPILOG = """
@@ -66,10 +84,39 @@ def create(
         bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
 ) -> None:
     """Create topics."""
+    from kbroker.protocol.errors import ErrorCode
+
     settings = key_values(config, "--config")
-    run(_create(bootstrap, names, partitions, replication_factor, settings, if_not_exists))
+    response = run(_create(bootstrap, names, partitions, replication_factor, settings))
+    failures: list[Exception] = []
+    created: list[dict[str, Cell]] = []
+    for topic in response.topics:
+        if topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+            note(f"{topic.name} is there already")
+        elif topic.error_code:
+            failures.append(_failure(topic.error_code, topic.name, topic.error_message))
+        else:
+            created.append(
+                {
+                    "topic": topic.name,
+                    "partitions": topic.num_partitions,
+                    "replicas": topic.replication_factor,
+                }
+            )
+    report(
+        created,
+        lambda row: f"created {row['topic']} with {_partitions_text(row)}",
+        as_json=as_json,
+    )
+    report_failures(failures)
+
+
+def _partitions_text(row: Mapping[str, Cell]) -> str:
+    count = row["partitions"]
+    return counted(count if isinstance(count, int) else 0, "partition")
 
 
 async def _create(
@@ -78,10 +125,7 @@ async def _create(
     partitions: int,
     replication_factor: int,
     settings: dict[str, str],
-    if_not_exists: bool,
-) -> None:
-    from kbroker.client.cluster import Client
-    from kbroker.protocol.errors import ErrorCode
+) -> CreateTopicsResponse:
     from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
     request = CreateTopicsRequest(
@@ -99,17 +143,8 @@ async def _create(
         ],
         timeout_ms=30_000,
     )
-    async with Client(bootstrap) as client:
-        response = await client.to_controller(request, CreateTopicsResponse)
-    failures: list[Exception] = []
-    for topic in response.topics:
-        if topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
-            note(f"{topic.name} is there already")
-        elif topic.error_code:
-            failures.append(_failure(topic.error_code, topic.name, topic.error_message))
-        else:
-            note(f"created {topic.name} with {counted(topic.num_partitions, 'partition')}")
-    report_failures(failures)
+    async with connect(bootstrap) as client:
+        return await client.to_controller(request, CreateTopicsResponse)
 
 
 def _failure(code: int, name: str | None, message: str | None) -> Exception:
@@ -149,122 +184,53 @@ def list_topics(
 
 
 async def _metadata(bootstrap: str, names: list[str] | None) -> MetadataResponse:
-    from kbroker.client.cluster import Client
-
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         return await client.metadata(names)
 
 
-DESCRIBE_EPILOG = """
+ALTER_EPILOG = """
 \b
 Examples:
-  kbroker topics describe orders
-  kbroker topics describe orders --configs
+  kbroker topics alter orders --set retention.ms=86400000 --unset segment.ms
+  kbroker topics alter orders prices --append cleanup.policy=compact --dry-run
 """
 
 
-@app.command("describe", epilog=DESCRIBE_EPILOG)
-def describe(
+@app.command("alter", epilog=ALTER_EPILOG)
+def alter(
     names: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
-    configs: Annotated[
-        bool, typer.Option("--configs", help="The topic's settings instead of its partitions.")
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a setting; repeatable."),
+    ] = None,
+    unsets: Annotated[
+        list[str] | None,
+        typer.Option("--unset", "-u", metavar="KEY", help="Back to its default; repeatable."),
+    ] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option("--append", metavar="KEY=ITEM", help="Add to a list; repeatable."),
+    ] = None,
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option("--subtract", metavar="KEY=ITEM", help="Take from a list; repeatable."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only ask whether it could be done.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Show the partitions of topics, or their settings."""
-    if configs:
-        columns: tuple[str, ...] = ("topic", "key", "value", "source")
-        show(run(_configs(bootstrap, names)), columns, as_json=as_json)
-        return
-    columns = ("topic", "partition", "leader", "replicas", "in_sync", "start_offset", "end_offset")
-    show(run(_partitions(bootstrap, names)), columns, as_json=as_json)
-
-
-async def _partitions(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
-    from kbroker.client.cluster import (
-        EARLIEST_TIMESTAMP,
-        LATEST_TIMESTAMP,
-        Client,
-        check,
+    """Change settings of topics."""
+    changes = pairs_to_changes(
+        key_values(sets, "--set"),
+        unsets or (),
+        key_values(append, "--append"),
+        key_values(subtract, "--subtract"),
     )
-    from kbroker.model import TopicPartition
-
-    rows: list[dict[str, Cell]] = []
-    async with Client(bootstrap) as client:
-        response = await client.metadata(names)
-        for topic in response.topics:
-            check(topic.error_code, f"topic {topic.name}")
-            name = topic.name or ""
-            parts = sorted(topic.partitions, key=lambda part: part.partition_index)
-            led = [
-                TopicPartition(name, part.partition_index) for part in parts if part.leader_id >= 0
-            ]
-            starts = await client.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
-            ends = await client.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
-            for part in parts:
-                place = TopicPartition(name, part.partition_index)
-                rows.append(
-                    {
-                        "topic": name,
-                        "partition": part.partition_index,
-                        "leader": part.leader_id if part.leader_id >= 0 else None,
-                        "replicas": part.replica_nodes,
-                        "in_sync": part.isr_nodes,
-                        "start_offset": starts[place].offset if place in starts else None,
-                        "end_offset": ends[place].offset if place in ends else None,
-                    }
-                )
-    return rows
-
-
-async def _configs(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
-    from kbroker.client.cluster import Client, check
-    from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
-    from kbroker.settings.keys import ConfigSource, ResourceType
-
-    resources = [
-        DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
-        )
-        for name in names
-    ]
-    async with Client(bootstrap) as client:
-        response = await client.any(
-            DescribeConfigsRequest(resources=resources), DescribeConfigsResponse
-        )
-    rows: list[dict[str, Cell]] = []
-    for result in response.results:
-        check(result.error_code, result.error_message or f"topic {result.resource_name}")
-        rows += [
-            {
-                "topic": result.resource_name,
-                "key": entry.name,
-                "value": _config_value(entry.value, entry.config_type),
-                "source": ConfigSource(entry.config_source).name,
-            }
-            for entry in sorted(result.configs, key=lambda entry: entry.name)
-        ]
-    return rows
-
-
-def _config_value(text: str | None, config_type: int) -> Cell:
-    """The value with its JSON type; text where the broker does not say which type it is."""
-    from kbroker.settings.keys import ConfigType
-
-    if text is None:
-        return None
-    match config_type:
-        case ConfigType.BOOLEAN:
-            return text == "true"
-        case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
-            return int(text)
-        case ConfigType.DOUBLE:
-            return float(text)
-        case ConfigType.LIST:
-            return [item.strip() for item in text.split(",") if item.strip()]
-        case _:
-            return text
+    if not changes:
+        raise typer.BadParameter("give --set, --unset, --append or --subtract")
+    apply_changes(bootstrap, Kind.TOPIC, names, changes, dry_run=dry_run, as_json=as_json)
 
 
 ADD_EPILOG = """
@@ -301,12 +267,14 @@ def add_partitions(
     if (partitions is None) == (add is None):
         raise typer.BadParameter("give --partitions or --add, and not both")
     grown, failures = run(_add_partitions(bootstrap, names, partitions, add, dry_run))
-    if as_json:
-        show([each._asdict() for each in grown], _Grown._fields, as_json=True)
-    else:
-        verb = "would have" if dry_run else "has"
-        for topic, count, added in grown:
-            note(f"{topic} {verb} {counted(count, 'partition')}, {added:,} more than before")
+    verb = "would have" if dry_run else "has"
+    report(
+        [each._asdict() for each in grown],
+        lambda row: (
+            f"{row['topic']} {verb} {_partitions_text(row)}, {row['added']:,} more than before"
+        ),
+        as_json=as_json,
+    )
     report_failures(failures)
 
 
@@ -321,13 +289,12 @@ class _Grown(NamedTuple):
 async def _add_partitions(
     bootstrap: str, names: list[str], partitions: int | None, add: int | None, dry_run: bool
 ) -> tuple[list[_Grown], list[Exception]]:
-    from kbroker.client.cluster import Client
     from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse
 
     present: dict[str, int] = {}
     grown: list[_Grown] = []
     failures: list[Exception] = []
-    async with Client(bootstrap) as client:
+    async with connect(bootstrap) as client:
         for topic in (await client.metadata(names)).topics:
             if topic.error_code:
                 failures.append(_failure(topic.error_code, topic.name, None))
@@ -369,34 +336,39 @@ Examples:
 def delete(
     names: Annotated[list[str], typer.Argument(help="One topic or several.", callback=not_empty)],
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content without it.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: Json = False,
 ) -> None:
     """Delete topics and all their records."""
-    run(_delete(bootstrap, names, if_exists))
-
-
-async def _delete(bootstrap: str, names: list[str], if_exists: bool) -> None:
-    from kbroker.client.cluster import Client
-
-    async with Client(bootstrap) as client:
-        await _delete_from(client, names, if_exists)
-
-
-async def _delete_from(client: Client, names: list[str], if_exists: bool) -> None:
     from kbroker.protocol.errors import ErrorCode
-    from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
 
-    request = DeleteTopicsRequest(
-        topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
-        timeout_ms=30_000,
-    )
-    response = await client.to_controller(request, DeleteTopicsResponse)
+    confirm(f"delete {', '.join(names)} with all records", yes=yes)
+    response = run(_delete(bootstrap, names))
     failures: list[Exception] = []
+    deleted: list[dict[str, Cell]] = []
     for result in response.responses:
         if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and if_exists:
             note(f"{result.name} is not there")
         elif result.error_code:
             failures.append(_failure(result.error_code, result.name, result.error_message))
         else:
-            note(f"deleted {result.name}")
+            deleted.append({"topic": result.name})
+    report(deleted, lambda row: f"deleted {row['topic']}", as_json=as_json)
     report_failures(failures)
+
+
+async def _delete(bootstrap: str, names: list[str]) -> DeleteTopicsResponse:
+    from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
+        timeout_ms=30_000,
+    )
+    async with connect(bootstrap) as client:
+        return await client.to_controller(request, DeleteTopicsResponse)
+
+
+app.command("describe", epilog=DESCRIBE_EPILOG)(describe)
+app.command("offsets", epilog=OFFSETS_EPILOG)(offsets)
+app.command("delete-records", epilog=DELETE_RECORDS_EPILOG)(delete_records)
