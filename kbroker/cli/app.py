@@ -49,6 +49,10 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     ),
     "perf": LazyCommand("kbroker.cli.records.perf", "Measure throughput and latency."),
     "dump-log": LazyCommand("kbroker.cli.dump_log", "Show or verify the files of a log."),
+    "jobs": LazyCommand("kbroker.cli.jobs", "Run PySpark jobs over topics."),
+    "spark-conf": LazyCommand(
+        "kbroker.cli.jobs", "Print what Spark needs for Kafka.", "spark_conf_app"
+    ),
     "completion": LazyCommand("kbroker.cli.completion", "Print a completion script for a shell."),
 }
 """The commands, in the order of the help. Each module has its `app`."""
