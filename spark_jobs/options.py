@@ -75,9 +75,10 @@ def collect(
     rest: Sequence[str],
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """Values by canonical name: of the table, and of `kafka.` and `spark.`. rest: the arguments
-    that argparse does not know. Raises JobError for unknown names, values that cannot be, and secrets on
-    the command line.
+    """Values by canonical name: of the table, and of `kafka.` and `spark.`.
+
+    rest: the arguments that argparse does not know. Raises JobError for unknown names, values that
+    cannot be, and secrets on the command line.
     """
     names = {name: option.name for option in table for name in option.names}
     given: dict[str, str] = {

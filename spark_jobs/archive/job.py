@@ -9,8 +9,8 @@ visible file, and the output itself says how far it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from .options import ArchiveOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 COLUMNS = (
     *("key", "value", "headers", "topic", "partition", "offset", "timestamp"),
@@ -38,6 +38,7 @@ COLUMNS = (
 timestamp, int (0 CreateTime, 1 LogAppendTime).
 """
 
+ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_BATCH_BYTES = 16 * 1024 * 1024
 ARROW_BATCH_RECORDS = 10_000
 
@@ -107,8 +108,10 @@ def archive(
                 await_end(query, stopping)
             except Exception as error:  # StreamingQueryException, or py4j's
                 raise _reason(error, batches.failure) from error
-            if isinstance(batches.failure, JobError | OSError):  # while it was being stopped
-                raise _reason(batches.failure, batches.failure)
+            failure = batches.failure  # while it was being stopped
+            # ConnectionError: the JVM was ended by the same signal.
+            if isinstance(failure, JobError | OSError) and not isinstance(failure, ConnectionError):
+                raise _reason(failure, failure)
             progress.wait()
         finally:
             with suppress(Exception):  # py4j's, where the JVM has ended
@@ -123,38 +126,52 @@ def start_archive(
     """Start the query of an opened archive. Raises JobError."""
     from .staged_parquet import register
 
-    options = archive_.options
-    check_kafka_source(spark)
     ship(spark)
     register(spark)
-    average = archive_.view.record_bytes
-    if average is not None:
-        # average is of compressed records; a batch of Arrow must stay far below 2 GB
-        records = int(ARROW_BATCH_BYTES / average)
-        records = min(max(records, 1), ARROW_BATCH_RECORDS)
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(records))
-    limit = record_limit(options.source_options, options.max_bytes_per_trigger, archive_.view)
+    try:
+        check_kafka_source(spark)
+        with _arrow_batches(spark, archive_.view.record_bytes):
+            return _writer(spark, archive_).foreachBatch(batches).start()
+    except JobError:
+        raise
+    except Exception as error:  # pyspark's own, and Java's through py4j
+        raise JobError(f"archive cannot start: {first_cause(error)}") from error
+
+
+def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
+    options = archive_.options
     frame = read_stream(
         spark,
         options.bootstrap_servers,
         options.subscription,
         _source_options(options.source_options, archive_),
-        limit,
+        record_limit(options.source_options, options.max_bytes_per_trigger, archive_.view),
     )
     writer = (
         frame.select(*COLUMNS)
         .writeStream.queryName(options.query_name)
         .option("checkpointLocation", archive_.query.uri)
-        .foreachBatch(batches)
     )
     if options.trigger is None:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=options.trigger)
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=options.trigger)
+
+
+@contextmanager
+def _arrow_batches(spark: SparkSession, record_bytes: float | None) -> Iterator[None]:
+    """Queries that start in this block get Arrow batches of about ARROW_BATCH_BYTES: of large
+    records fewer than ARROW_BATCH_RECORDS, as a batch of Arrow cannot have 2 GB.
+    """
+    if record_bytes is None:
+        yield
+        return
+    records = min(max(int(ARROW_BATCH_BYTES / record_bytes), 1), ARROW_BATCH_RECORDS)
+    before = spark.conf.get(ARROW_SETTING)
+    spark.conf.set(ARROW_SETTING, str(records))
     try:
-        return writer.start()
-    except Exception as error:  # pyspark's own, and Java's through py4j
-        raise JobError(f"archive cannot start: {first_cause(error)}") from error
+        yield
+    finally:
+        spark.conf.set(ARROW_SETTING, before)
 
 
 def _source_options(given: Mapping[str, str], archive_: Opened) -> dict[str, str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_jobs.archive.batches import batches_of
+from spark_jobs.archive.commits import StagedFile, Staging
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.identity import read_identity
+from spark_jobs.running import StopRequested
 from spark_jobs.storage import Folder
 from tests.spark.archive_simulation import (
     Cluster,
@@ -357,3 +361,26 @@ def test_a_disk_that_is_full(
 
 def test_killed_is_no_ordinary_exception() -> None:
     assert not issubclass(Killed, Exception)
+
+
+def test_the_batch_function_may_run_in_another_process(
+    cluster: Cluster, options: ArchiveOptions
+) -> None:
+    """As Spark Connect runs it: pickled, without what belongs to this process."""
+    cluster.add("t", 10)
+    with opened(options) as archive:
+        batches = batches_of(archive, write_nothing)
+        batches.is_stopping = lambda: True
+        batches.on_commit = batches.failure = None
+        copy = pickle.loads(pickle.dumps(batches))
+        assert (copy.is_stopping, copy.lease_id) == (None, archive.lease_id)
+        with pytest.raises(StopRequested):
+            batches(None, 0)  # type: ignore[arg-type]
+        assert isinstance(batches.failure, StopRequested)
+        archive.query.write("offsets/0", b'v1\n{}\n{"t":{"0":0,"1":0}}')
+        copy(None, 0)
+    assert newest(Path(options.output))["batch_id"] == 0
+
+
+def write_nothing(_frame: object, _staging: Staging) -> list[StagedFile]:
+    return []
