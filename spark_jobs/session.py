@@ -54,10 +54,14 @@ def open_session(
                 spark.stop()
         return
     folder = tempfile.mkdtemp(prefix="spark-jobs-")
+    own = _local_settings(given)
+    if own.get("spark.master", "").startswith("local"):
+        # Spark takes the python3 on the PATH otherwise, which may lack pyarrow.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         with _started_in(folder) as log:
             try:
-                spark = _session(application_name, _local_settings(given))
+                spark = _session(application_name, own)
             except JobError as error:
                 raise JobError(f"{error}{_reason(log.read_text(errors='replace'))}") from error
         try:
