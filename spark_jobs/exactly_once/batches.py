@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.records import Header, iter_records
-from spark_jobs.exactly_once.errors import Failure, TaskFailure
-from spark_jobs.exactly_once.grant import Grant
+
+from .errors import Failure, TaskFailure
+from .grant import Grant
 
 RECORD_OVERHEAD_BYTES: Final = 24
 """Estimate of a record's size besides key, value and headers: length, deltas, counts."""

@@ -12,15 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import KafkaError
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.errors import AttemptRefused, Failure, TaskFailure, task_failure
-from spark_jobs.exactly_once.grant import Grant
-from spark_jobs.exactly_once.produce import produce
-from spark_jobs.exactly_once.token_log import read_uncommitted
-from spark_jobs.exactly_once.tokens import Claim, claim_key
+
+from .client import BlockingClient
+from .errors import AttemptRefused, Failure, TaskFailure, task_failure
+from .grant import Grant
+from .produce import produce
+from .token_log import read_uncommitted
+from .tokens import Claim, claim_key
 
 
 class Claims:

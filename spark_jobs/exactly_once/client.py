@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from kbroker.client.cluster import STALE_METADATA, parse_bootstrap
+from kbroker.client.cluster import STALE_METADATA, StartupError, TopicPartition, parse_bootstrap
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.schema import Request, Response
-from spark_jobs.exactly_once.errors import SinkError
-from spark_jobs.exactly_once.wire import BrokerSocket, Connection, OpenSocket, open_plain_socket
+
+from .errors import SinkError
+from .wire import BrokerSocket, Connection, OpenSocket, open_plain_socket
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")

@@ -23,12 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from spark_jobs.exactly_once.client import BlockingClient, NoBroker
-from spark_jobs.exactly_once.errors import (
+
+from .client import BlockingClient, NoBroker
+from .errors import (
     FENCED_CODES,
     BatchTooLong,
     Failure,
@@ -37,12 +38,12 @@ from spark_jobs.exactly_once.errors import (
     sink_error,
     task_failure,
 )
-from spark_jobs.exactly_once.grant import DEFAULT_LIMITS, Grant, WriterLimits
-from spark_jobs.exactly_once.produce import produce
-from spark_jobs.exactly_once.token_log import TokenLog, tokens_partition
-from spark_jobs.exactly_once.tokens import EndOffsets, Token, is_written
-from spark_jobs.exactly_once.topics import TOKENS_TOPIC, prepare_tokens_topic, target_topic
-from spark_jobs.exactly_once.transaction import Producer, TransactionalProducer
+from .grant import DEFAULT_LIMITS, Grant, WriterLimits
+from .produce import produce
+from .token_log import TokenLog, tokens_partition
+from .tokens import EndOffsets, Token, is_written
+from .topics import TOKENS_TOPIC, prepare_tokens_topic, target_topic
+from .transaction import Producer, TransactionalProducer
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from enum import Enum
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from spark_jobs.session import JobError
+
+from ..session import JobError
 
 
 class SinkError(JobError):

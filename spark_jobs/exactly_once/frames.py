@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from spark_jobs.exactly_once.arrow_map import map_in_arrow
-from spark_jobs.exactly_once.errors import SinkError
-from spark_jobs.exactly_once.rows import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE
-from spark_jobs.exactly_once.tasks import AddPartition
+from .arrow_map import map_in_arrow
+from .errors import SinkError
+from .rows import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE
+from .tasks import AddPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.compression import Compression
-from spark_jobs.exactly_once.client import ClusterAddress
-from spark_jobs.exactly_once.topics import TargetTopic
+
+from .client import ClusterAddress
+from .topics import TargetTopic
 
 
 @dataclass(frozen=True, slots=True)

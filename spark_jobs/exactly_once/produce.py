@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kbroker.client.cluster import TopicPartition
 from kbroker.client.producer import ACKS_ALL
-from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from spark_jobs.exactly_once.client import BlockingClient
+
+from .client import BlockingClient
 
 LAST_VERSION: Final = 11
 """Version 12 would add partitions to the transaction by itself (KIP-890), which only a client that

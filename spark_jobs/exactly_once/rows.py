@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.records import Header
-from spark_jobs.exactly_once.batches import RecordFields
+
+from .batches import RecordFields
 
 if TYPE_CHECKING:
     import pyarrow as pa

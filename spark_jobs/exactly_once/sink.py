@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, get_args
 
 from kbroker.protocol.compression import Compression
-from spark_jobs.exactly_once.arrow_map import map_in_arrow
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
-from spark_jobs.exactly_once.driver import BatchReport, QueryDriver, QuerySettings, TaskReport
-from spark_jobs.exactly_once.errors import SinkError
-from spark_jobs.exactly_once.frames import Arrangement, Layout, arranged
-from spark_jobs.exactly_once.grant import Grant
-from spark_jobs.exactly_once.tasks import REPORT_SCHEMA, WriteTask, reports_of
-from spark_jobs.exactly_once.tokens import EndOffsets
-from spark_jobs.exactly_once.wire import OpenSocket, open_plain_socket
+
+from .arrow_map import map_in_arrow
+from .client import BlockingClient, ClusterAddress
+from .driver import BatchReport, QueryDriver, QuerySettings, TaskReport
+from .errors import SinkError
+from .frames import Arrangement, Layout, arranged
+from .grant import Grant
+from .tasks import REPORT_SCHEMA, WriteTask, reports_of
+from .tokens import EndOffsets
+from .wire import OpenSocket, open_plain_socket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

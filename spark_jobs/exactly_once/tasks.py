@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kbroker.model import TopicPartition
-from spark_jobs.exactly_once.claims import Claims
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.driver import TaskReport
-from spark_jobs.exactly_once.errors import Failure, SinkError, TaskFailure
-from spark_jobs.exactly_once.grant import Grant
-from spark_jobs.exactly_once.partitioner import partition_for
-from spark_jobs.exactly_once.rows import KEY, PARTITION, TOPIC, VALUE, binary_values, rows
-from spark_jobs.exactly_once.writer import TaskWriter
+from kbroker.client.cluster import TopicPartition
+
+from .claims import Claims
+from .client import BlockingClient
+from .driver import TaskReport
+from .errors import Failure, SinkError, TaskFailure
+from .grant import Grant
+from .partitioner import partition_for
+from .rows import KEY, PARTITION, TOPIC, VALUE, binary_values, rows
+from .writer import TaskWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,10 +16,10 @@ from kbroker.client.cluster import (
     LATEST_TIMESTAMP,
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    TopicPartition,
 )
 from kbroker.client.consumer import decode_fetched
 from kbroker.client.producer import murmur2
-from kbroker.model import TopicPartition
 from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
 from kbroker.protocol.batch_header import BatchHeader
 from kbroker.protocol.compression import Buffer
@@ -28,9 +28,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.protocol.records import Record
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.errors import sink_error
-from spark_jobs.exactly_once.tokens import Token
+
+from .client import BlockingClient
+from .errors import sink_error
+from .tokens import Token
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 

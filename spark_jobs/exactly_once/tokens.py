@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kbroker.model import TopicPartition
-from spark_jobs.exactly_once.errors import SinkError
+from kbroker.client.cluster import TopicPartition
+
+from .errors import SinkError
 
 TOKEN_VERSION: Final = 1
 CLAIM_SEPARATOR: Final = "/claim/"

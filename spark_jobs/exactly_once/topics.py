@@ -10,8 +10,9 @@ from typing import Final
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.errors import SinkError, sink_error
+
+from .client import BlockingClient
+from .errors import SinkError, sink_error
 
 logger = logging.getLogger(__name__)
 

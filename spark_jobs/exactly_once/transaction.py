@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from kbroker.client.cluster import (
     GROUP_COORDINATOR,
     TRANSACTION_COORDINATOR,
+    TopicPartition,
     group_by_topic,
 )
-from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (
@@ -30,8 +30,9 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.tokens import EndOffsets
+
+from .client import BlockingClient
+from .tokens import EndOffsets
 
 LAST_INIT_VERSION: Final = 5
 LAST_ADD_PARTITIONS_VERSION: Final = 3

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kbroker.client.cluster import STALE_METADATA
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import STALE_METADATA, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceResponse
-from spark_jobs.exactly_once.batches import BatchBuffer, RecordFields, SealedBatch
-from spark_jobs.exactly_once.claims import Claims
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.errors import task_failure
-from spark_jobs.exactly_once.grant import Grant
-from spark_jobs.exactly_once.produce import (
+
+from .batches import BatchBuffer, RecordFields, SealedBatch
+from .claims import Claims
+from .client import BlockingClient
+from .errors import task_failure
+from .grant import Grant
+from .produce import (
     LAST_VERSION,
     answer_error,
     answers,
     produce,
     produce_request,
 )
-from spark_jobs.exactly_once.wire import Connection
+from .wire import Connection
 
 GROUP_BYTES: Final = 1024 * 1024
 """Small batches of one leader share a request up to this size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spark_jobs.verify.facts import HASH_BYTES, PartitionFacts
+from .facts import HASH_BYTES, PartitionFacts
 
 _MODULUS: Final = 1 << 8 * HASH_BYTES
 

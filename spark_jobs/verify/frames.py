@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.exactly_once.rows import binary_values, header_lists
-from spark_jobs.verify.facts import FactsBuilder, Field, PartitionFacts
+from ..exactly_once.rows import binary_values, header_lists
+from .facts import FactsBuilder, Field, PartitionFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,18 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    TopicPartition,
+)
 from kbroker.protocol.errors import KafkaError
-from spark_jobs.exactly_once.arrow_map import map_in_arrow
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
-from spark_jobs.exactly_once.errors import sink_error
-from spark_jobs.exactly_once.token_log import list_offset
-from spark_jobs.exactly_once.topics import describe_topic, target_topic
-from spark_jobs.verify.compare import compare_partitions, compare_wholes, findings_of
-from spark_jobs.verify.facts import Field, PartitionFacts
-from spark_jobs.verify.frames import COLUMNS, FACTS_SCHEMA, FrameFacts, facts_rows
-from spark_jobs.verify.reading import read_partition
+
+from ..exactly_once.arrow_map import map_in_arrow
+from ..exactly_once.client import BlockingClient, ClusterAddress
+from ..exactly_once.errors import sink_error
+from ..exactly_once.token_log import list_offset
+from ..exactly_once.topics import describe_topic, target_topic
+from .compare import compare_partitions, compare_wholes, findings_of
+from .facts import Field, PartitionFacts
+from .frames import COLUMNS, FACTS_SCHEMA, FrameFacts, facts_rows
+from .reading import read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

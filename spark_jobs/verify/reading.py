@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from kbroker.client.cluster import READ_COMMITTED
+from kbroker.client.cluster import READ_COMMITTED, TopicPartition
 from kbroker.client.consumer import decode_fetched
-from kbroker.model import TopicPartition
 from kbroker.protocol.any_magic import iter_any_records
 from kbroker.protocol.batch_header import MAGIC
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
-from spark_jobs.exactly_once.client import BlockingClient
-from spark_jobs.exactly_once.token_log import batches_of, fetch
-from spark_jobs.verify.facts import FactsBuilder, Field, PartitionFacts
+
+from ..exactly_once.client import BlockingClient
+from ..exactly_once.token_log import batches_of, fetch
+from .facts import FactsBuilder, Field, PartitionFacts
 
 
 def read_partition(

@@ -43,7 +43,12 @@ def test_imports_of_a_module(path: Path) -> None:
     assert all(name.startswith(ALLOWED_OF_KBROKER) for name in of_kbroker), of_kbroker
 
 
-@pytest.mark.parametrize("path", sorted((PACK).rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    # What pyspark 4.0 refuses without pandas is made of its parts there, except under Connect.
+    sorted(path for path in PACK.rglob("*.py") if path.name != "arrow_map.py"),
+    ids=lambda path: path.stem,
+)
 def test_no_internals_of_the_jvm(path: Path) -> None:
     attributes = {
         node.attr
