@@ -49,6 +49,14 @@ KindArgument = Annotated[Kind, typer.Argument(help="What the settings belong to.
 NameArgument = Annotated[
     str, typer.Argument(help="Its name; of a broker the id, or default.", callback=not_empty)
 ]
+Append = Annotated[
+    list[str] | None,
+    typer.Option("--append", metavar="KEY=ITEM", help="Add to a list; repeatable."),
+]
+Subtract = Annotated[
+    list[str] | None,
+    typer.Option("--subtract", metavar="KEY=ITEM", help="Take from a list; repeatable."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only ask whether it could be done.")]
 
 DESCRIBE_EPILOG = """
@@ -80,9 +88,10 @@ def describe(
     """Show settings: name, key, value and where the value comes from."""
     rows = run(_describe(bootstrap, kind, names or [], keys or [], every or bool(keys)))
     show(rows, ("name", "key", "value", "source"), as_json=as_json, wide=("value", "source"))
-    if not rows and not every:
-        about = ", ".join(names) if names else f"no {kind}"
-        note(f"{about}: no settings of its own; --all shows all")
+    if not rows:
+        about = ", ".join(names) if names else f"{kind} resources"
+        why = "no such setting" if keys or every else "no settings of its own; --all shows all"
+        note(f"{about}: {why}")
 
 
 async def _describe(
@@ -113,14 +122,8 @@ def set_configs(
     pairs: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings and values.")
     ] = None,
-    append: Annotated[
-        list[str] | None,
-        typer.Option("--append", metavar="KEY=ITEM", help="Add to a list; repeatable."),
-    ] = None,
-    subtract: Annotated[
-        list[str] | None,
-        typer.Option("--subtract", metavar="KEY=ITEM", help="Take from a list; repeatable."),
-    ] = None,
+    append: Append = None,
+    subtract: Subtract = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,

@@ -82,19 +82,25 @@ async def described_share_group(
     return group
 
 
-def _share_member(member: ShareGroupDescribeResponse.Member) -> MemberView:
+def _assigned(
+    topics: Sequence[
+        ShareGroupDescribeResponse.TopicPartitions | ConsumerGroupDescribeResponse.TopicPartitions
+    ],
+) -> list[TopicPartition]:
     from kbroker.model import TopicPartition
 
+    return [
+        TopicPartition(topic.topic_name, index) for topic in topics for index in topic.partitions
+    ]
+
+
+def _share_member(member: ShareGroupDescribeResponse.Member) -> MemberView:
     return MemberView(
         member.member_id,
         None,
         member.client_id,
         member.client_host,
-        [
-            TopicPartition(topic.topic_name, partition)
-            for topic in member.assignment.topic_partitions
-            for partition in topic.partitions
-        ],
+        _assigned(member.assignment.topic_partitions),
     )
 
 
@@ -137,18 +143,12 @@ async def _consumer_view(client: Client, name: str) -> GroupView | None:
 
 
 def _consumer_member(member: ConsumerGroupDescribeResponse.Member) -> MemberView:
-    from kbroker.model import TopicPartition
-
     return MemberView(
         member.member_id,
         member.instance_id,
         member.client_id,
         member.client_host,
-        [
-            TopicPartition(topic.topic_name, partition)
-            for topic in member.assignment.topic_partitions
-            for partition in topic.partitions
-        ],
+        _assigned(member.assignment.topic_partitions),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.configs.commands import apply_changes
+from kbroker.cli.configs.commands import Append, DryRun, Subtract, apply_changes
 from kbroker.cli.configs.resources import Kind, pairs_to_changes
 from kbroker.cli.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.session import (
@@ -207,17 +207,9 @@ def alter(
         list[str] | None,
         typer.Option("--unset", "-u", metavar="KEY", help="Back to its default; repeatable."),
     ] = None,
-    append: Annotated[
-        list[str] | None,
-        typer.Option("--append", metavar="KEY=ITEM", help="Add to a list; repeatable."),
-    ] = None,
-    subtract: Annotated[
-        list[str] | None,
-        typer.Option("--subtract", metavar="KEY=ITEM", help="Take from a list; repeatable."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only ask whether it could be done.")
-    ] = False,
+    append: Append = None,
+    subtract: Subtract = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
@@ -254,9 +246,7 @@ def add_partitions(
         int | None,
         typer.Option("--add", "-n", max=INT32_MAX, min=1, help="How many a topic gets."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only ask whether it could be done.")
-    ] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:

@@ -92,6 +92,8 @@ def test_brokers_and_loggers(kbroker: Kbroker) -> None:
     assert default == {"min.insync.replicas": 1}  # a new cluster has it set, for ELR
     assert "root" in rows(kbroker, "broker-logger", "1")
     assert kbroker("configs", "describe", "client-metrics").code == 0
+    unknown = kbroker("configs", "describe", "broker", "1", "--key", "no.such.key")
+    assert (unknown.code, unknown.lines, unknown.err) == (0, [], "1: no such setting\n")
 
 
 @pytest.mark.parametrize(
