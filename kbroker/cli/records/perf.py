@@ -13,7 +13,7 @@ import typer
 
 from kbroker.cli.output import Cell, note, progress, show
 from kbroker.cli.records import perf_lines
-from kbroker.cli.records.produce import Acks, Codec, producer_config
+from kbroker.cli.records.produce import AcksOption, CompressionOption, producer_config
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -52,9 +52,6 @@ POLL_TIMEOUT_S: Final = 60.0
 
 Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
 RecordSize = Annotated[int, typer.Option("--record-size", "-s", min=1, help="Bytes of a value.")]
-AcksOption = Annotated[
-    Acks | None, typer.Option("--acks", help="all (the default), 1 (leader) or 0.")
-]
 
 PRODUCE_EPILOG = """
 A line every five seconds, and a summary at the end.
@@ -77,7 +74,7 @@ def produce(
     throughput: Annotated[
         float, typer.Option("--throughput", help="Records per second at most; -1 for no bound.")
     ] = -1,
-    compression: Annotated[Codec | None, typer.Option("--compression", "-z")] = None,
+    compression: CompressionOption = None,
     acks: AcksOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
@@ -179,7 +176,9 @@ def consume(
     timeout_ms: Annotated[
         int, typer.Option("--timeout", min=0, metavar="MS", help="Between two records.")
     ] = 10_000,
-    hide_header: Annotated[bool, typer.Option("--hide-header")] = False,
+    hide_header: Annotated[
+        bool, typer.Option("--hide-header", help="Print the numbers only.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:

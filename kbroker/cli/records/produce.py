@@ -93,7 +93,9 @@ Timestamp = Annotated[
     str | None,
     typer.Option("--timestamp", metavar="TIME", help="Of records whose line has none."),
 ]
-CompressionOption = Annotated[Codec | None, typer.Option("--compression", "-z")]
+CompressionOption = Annotated[
+    Codec | None, typer.Option("--compression", "-z", help="Of the batches; none by default.")
+]
 AcksOption = Annotated[
     Acks | None, typer.Option("--acks", help="all (the default), 1 (leader) or 0.")
 ]

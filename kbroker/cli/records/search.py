@@ -50,8 +50,12 @@ Examples:
 """
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-KeyPattern = Annotated[str | None, typer.Option("--key", "-k", metavar="REGEX")]
-ValuePattern = Annotated[str | None, typer.Option("--value", "-v", metavar="REGEX")]
+KeyPattern = Annotated[
+    str | None, typer.Option("--key", "-k", metavar="REGEX", help="What the key matches.")
+]
+ValuePattern = Annotated[
+    str | None, typer.Option("--value", "-v", metavar="REGEX", help="What the value matches.")
+]
 HeaderPatterns = Annotated[
     list[str] | None,
     typer.Option(
@@ -116,7 +120,9 @@ def search(
     header: HeaderPatterns = None,
     since: Since = None,
     until: Until = None,
-    ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i")] = False,
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="In keys, values and headers.")
+    ] = False,
     regex: Regex = False,
     partition: Partitions = None,
     max_scan: MaxScan = MAX_SCAN,

@@ -60,6 +60,16 @@ NamedPartitions = Annotated[
     list[str] | None,
     typer.Argument(metavar="TOPIC[:P,P]", help="Topics or partitions.", callback=not_empty),
 ]
+BeforeOffset = Annotated[
+    int | None,
+    typer.Option(
+        "--before-offset", min=0, max=INT64_MAX, metavar="OFFSET", help="Those below this offset."
+    ),
+]
+BeforeTime = Annotated[
+    str | None,
+    typer.Option("--before-time", metavar="TIME", help="Those before the first at this time."),
+]
 TO_THE_END: Final = -1
 """The offset of DeleteRecords that stands for the high watermark."""
 
@@ -139,10 +149,8 @@ async def _at(
 
 def delete_records(
     names: NamedPartitions = None,
-    before_offset: Annotated[
-        int | None, typer.Option("--before-offset", min=0, max=INT64_MAX, metavar="OFFSET")
-    ] = None,
-    before_time: Annotated[str | None, typer.Option("--before-time", metavar="TIME")] = None,
+    before_offset: BeforeOffset = None,
+    before_time: BeforeTime = None,
     every: Annotated[bool, typer.Option("--all", help="Every record.")] = False,
     from_file: Annotated[
         Path | None, typer.Option("--from-file", help="Lines of topic,partition,offset.")

@@ -204,12 +204,19 @@ def abort(
     start_offset: Annotated[
         int | None, typer.Option("--start-offset", help="Where the transaction begins.")
     ] = None,
-    producer_id: Annotated[int | None, typer.Option("--producer-id", min=0, max=INT64_MAX)] = None,
+    producer_id: Annotated[
+        int | None,
+        typer.Option("--producer-id", min=0, max=INT64_MAX, help="Of the open transaction."),
+    ] = None,
     producer_epoch: Annotated[
-        int | None, typer.Option("--producer-epoch", min=0, max=INT16_MAX)
+        int | None,
+        typer.Option("--producer-epoch", min=0, max=INT16_MAX, help="Of the open transaction."),
     ] = None,
     coordinator_epoch: Annotated[
-        int | None, typer.Option("--coordinator-epoch", min=-1, max=INT32_MAX)
+        int | None,
+        typer.Option(
+            "--coordinator-epoch", min=-1, max=INT32_MAX, help="As find-hanging shows it."
+        ),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
