@@ -42,6 +42,7 @@ from tests.spark.exactly_once.batch_worker import (
     write_in_processes,
     write_task,
 )
+from tests.spark.exactly_once.committed import read_committed
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
@@ -96,37 +97,10 @@ def driver_of(bootstrap: str, topic: str) -> QueryDriver:
     return QueryDriver(client_of(ClusterAddress(bootstrap)), settings(topic))
 
 
-def read_committed(bootstrap: str, topic: str) -> list[list[bytes | None]]:
-    """Values by partition, in order, up to the last stable offset."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "readers",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found: list[list[bytes | None]] = [[] for _ in range(PARTITIONS)]
-    ended: set[int] = set()
-
-    def is_read() -> bool:
-        message = consumer.poll(1)
-        if message is not None and message.error() is not None:
-            ended.add(message.partition())
-        elif message is not None:
-            found[message.partition()].append(message.value())
-        return len(ended) == PARTITIONS
-
-    try:
-        wait_until(is_read, 60, "the end of each partition")
-    finally:
-        consumer.close()
-    return found
+def committed(bootstrap: str, topic: str) -> list[list[bytes | None]]:
+    """Values by partition, in order."""
+    rows_of = read_committed(bootstrap, topic, PARTITIONS)
+    return [[row.value for row in partition] for partition in rows_of]
 
 
 def expected(*batch_ids: int) -> list[list[bytes]]:
@@ -159,7 +133,7 @@ def test_a_driver_killed_at_each_step(bootstrap: str, topic: str) -> None:
         run = start("driver", bootstrap, topic, str(batch_id), kill, task_kill)
         assert run.returncode == -9, (kill, task_kill, run.stderr)
         driver_of(bootstrap, topic).write_batch(batch_id, write_batch(batch_id), query_id="id")
-    assert read_committed(bootstrap, topic) == expected(*range(len(kills)))
+    assert committed(bootstrap, topic) == expected(*range(len(kills)))
 
 
 def test_a_task_killed_while_it_writes(bootstrap: str, topic: str) -> None:
@@ -172,7 +146,7 @@ def test_a_task_killed_while_it_writes(bootstrap: str, topic: str) -> None:
     ends.clear()
     report = driver.write_batch(2, write_in_processes(2, ["PRODUCE:3:answered"], ends))
     assert (report.attempts, ends) == (2, [-9, 1, 0])
-    assert read_committed(bootstrap, topic) == expected(0, 1, 2)
+    assert committed(bootstrap, topic) == expected(0, 1, 2)
 
 
 def test_two_attempts_of_a_task(bootstrap: str, topic: str) -> None:
@@ -190,7 +164,7 @@ def test_two_attempts_of_a_task(bootstrap: str, topic: str) -> None:
         return [TaskReport(slow.finish()), *(write_task(grant, 0, task) for task in (1, 2))]
 
     assert driver_of(bootstrap, topic).write_batch(0, write).attempts == 1
-    assert read_committed(bootstrap, topic) == expected(0)
+    assert committed(bootstrap, topic) == expected(0)
 
 
 def test_a_task_that_outlives_its_transaction(bootstrap: str, topic: str) -> None:
@@ -213,7 +187,7 @@ def test_a_task_that_outlives_its_transaction(bootstrap: str, topic: str) -> Non
     grants: list[Grant] = []
     assert driver_of(bootstrap, topic).write_batch(0, write).attempts == 2
     assert outlived == [Failure.FENCED]
-    assert read_committed(bootstrap, topic) == expected(0)
+    assert committed(bootstrap, topic) == expected(0)
 
 
 def test_two_drivers_at_once(bootstrap: str, topic: str) -> None:
@@ -230,7 +204,7 @@ def test_two_drivers_at_once(bootstrap: str, topic: str) -> None:
     driver_of(bootstrap, topic).write_batch(2, write_batch(2))
     with pytest.raises(SecondDriver):
         second.write_batch(2, write_batch(2))
-    assert read_committed(bootstrap, topic) == expected(0, 1, 2)
+    assert committed(bootstrap, topic) == expected(0, 1, 2)
 
 
 def test_a_batch_longer_than_the_transaction_timeout(bootstrap: str, topic: str) -> None:
@@ -256,7 +230,7 @@ def test_a_batch_longer_than_the_transaction_timeout(bootstrap: str, topic: str)
     with pytest.raises(BatchTooLong, match="took longer than transaction_timeout_ms=500"):
         driver.write_batch(0, write_until_refused)
     driver_of(bootstrap, topic).write_batch(0, write_batch(0))
-    assert read_committed(bootstrap, topic) == expected(0)
+    assert committed(bootstrap, topic) == expected(0)
 
 
 def test_a_record_that_is_too_large(bootstrap: str, topic: str) -> None:
@@ -272,4 +246,4 @@ def test_a_record_that_is_too_large(bootstrap: str, topic: str) -> None:
 
     with pytest.raises(SinkError, match=r"batch 0 cannot be written: a record with key b'k'.*"):
         driver_of(bootstrap, topic).write_batch(0, write)
-    assert read_committed(bootstrap, topic) == expected()
+    assert committed(bootstrap, topic) == expected()

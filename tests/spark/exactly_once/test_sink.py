@@ -14,7 +14,8 @@ from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.exactly_once.frames import Layout, record_columns
 from spark_jobs.exactly_once.partitioner import partition_for
 from spark_jobs.exactly_once.sink import KafkaSink, kafka_sink
-from tests.clients.adapters import ConfluentAdapter, Sent, wait_until
+from tests.clients.adapters import ConfluentAdapter, Sent
+from tests.spark.exactly_once.committed import Row, read_committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,47 +39,13 @@ def fill(bootstrap: str, topic: str, numbers: range) -> None:
     ConfluentAdapter(bootstrap).produce(topic, rows, codec="lz4", idempotent=True)
 
 
-def read_committed(bootstrap: str, topic: str) -> list[list[tuple[Any, ...]]]:
-    """(key, value, headers, timestamp) by partition, in order."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "readers",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found: list[list[tuple[Any, ...]]] = [[] for _ in range(PARTITIONS)]
-    ended: set[int] = set()
-
-    def is_read() -> bool:
-        message = consumer.poll(1)
-        if message is not None and message.error() is not None:
-            ended.add(message.partition())
-        elif message is not None:
-            headers = tuple(message.headers() or ())
-            row = (message.key(), message.value(), headers, message.timestamp()[1])
-            found[message.partition()].append(row)
-        return len(ended) == PARTITIONS
-
-    try:
-        wait_until(is_read, 60, "the end of each partition")
-    finally:
-        consumer.close()
-    return found
-
-
-def row(number: int) -> tuple[Any, ...]:
+def row(number: int) -> Row:
     one = sent(number)
-    return (one.key, one.value, one.headers, one.timestamp_ms)
+    return Row(one.key, one.value, one.headers, one.timestamp_ms or 0)
 
 
-def by_key(numbers: range) -> list[set[tuple[Any, ...]]]:
-    found: list[set[tuple[Any, ...]]] = [set() for _ in range(PARTITIONS)]
+def by_key(numbers: range) -> list[set[Row]]:
+    found: list[set[Row]] = [set() for _ in range(PARTITIONS)]
     for number in numbers:
         one = sent(number)
         found[partition_for(one.key, one.value, PARTITIONS)].add(row(number))
@@ -108,7 +75,7 @@ def run(frame: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: Pa
 
 
 def check(bootstrap: str, topic: str, numbers: range) -> None:
-    found = read_committed(bootstrap, topic)
+    found = read_committed(bootstrap, topic, PARTITIONS)
     assert [set(rows) for rows in found] == by_key(numbers)
     assert sum(map(len, found)) == len(numbers)
 
@@ -170,7 +137,7 @@ def test_a_mirror_keeps_partitions_and_order(
     sink = kafka_sink(bootstrap, topic=target, query_name=f"mirror-{target}", arrangement="keep")
     run(source(spark, bootstrap, source_topic, batch=150), sink, tmp_path / "cp")
     wanted = [[row(number) for number in range(400) if number % 3 == index] for index in range(3)]
-    assert read_committed(bootstrap, target) == wanted
+    assert read_committed(bootstrap, target, PARTITIONS) == wanted
 
 
 def test_rows_are_sorted_within_a_partition(
@@ -183,7 +150,7 @@ def test_rows_are_sorted_within_a_partition(
         bootstrap, topic=target, query_name=f"sorted-{target}", order_by=["timestamp"], tasks=2
     )
     run(frame, sink, tmp_path / "cp")
-    found = read_committed(bootstrap, target)
+    found = read_committed(bootstrap, target, PARTITIONS)
     assert sum(map(len, found)) == 200
     for rows in found:
         times = [timestamp for *_, timestamp in rows]
@@ -205,7 +172,7 @@ def test_rows_go_to_the_topic_of_their_column(
     sink = kafka_sink(bootstrap, topics=targets, query_name=f"split-{targets[0]}")
     run(frame, sink, tmp_path / "cp")
     values = [
-        {value for rows in read_committed(bootstrap, target) for _, value, *_ in rows}
+        {value for rows in read_committed(bootstrap, target, PARTITIONS) for _, value, *_ in rows}
         for target in targets
     ]
     assert len(values[0]) + len(values[1]) == 100
