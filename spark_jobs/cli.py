@@ -24,6 +24,8 @@ from .options import add_options, collect
 from .progress import Reporter, Style
 from .running import stop_on_signals
 from .session import open_session, started_by_spark_submit
+from .storage import absolute
+from .verify.options import VERIFY_OPTIONS, verify_options
 
 if TYPE_CHECKING:
     from .archive import ArchiveOptions
@@ -60,6 +62,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     top = _Parser(prog=program, description="PySpark jobs over Kafka topics.", allow_abbrev=False)
     jobs = top.add_subparsers(dest="job", required=True, metavar="JOB")
     _add_archive(jobs.add_parser("archive", help="topics to Parquet, each record once"))
+    verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
+    _add_verify(verified)
     checked = jobs.add_parser("check", help="what a start of a job would do, without a change")
     of_job = checked.add_subparsers(dest="checked_job", required=True, metavar="JOB")
     _add_archive(of_job.add_parser("archive", help="the start of archive"))
@@ -90,6 +94,17 @@ def _add_archive(job: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_verify(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "A topic by itself, or against a copy of it (a topic, an archive): records, ranges, "
+        "missing offsets, duplicates and hashes per partition. Exit code 1 if anything differs."
+    )
+    job.allow_abbrev = False
+    add_options(job, VERIFY_OPTIONS)
+    job.add_argument("--master", help="of the session (default: local[*])")
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
+
+
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command line (sys.argv by default). Returns the exit code."""
     arguments, rest = parser(program).parse_known_args(argv)
@@ -107,18 +122,25 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         if rest:
             raise JobError(f"unknown option {rest[0]}")
         return _bundle(arguments.path) if arguments.job == "bundle" else _spark_conf(arguments)
+    if arguments.job == "verify":
+        return _verify(arguments, collect(VERIFY_OPTIONS, arguments, rest))
     values = collect(ARCHIVE_OPTIONS, arguments, rest)
     options = archive_options(values)
     if arguments.job == "check":
         print(describe_check(options))
         return 0
+    return _archive(arguments, options, _session_settings(arguments, values))
+
+
+def _session_settings(arguments: argparse.Namespace, values: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the session. Raises JobError without a Java that Spark runs on."""
     problem = None if started_by_spark_submit() else java_problem()
     if problem is not None:
         raise JobError(problem)
     settings = {name: value for name, value in values.items() if name.startswith("spark.")}
     if arguments.master is not None:
         settings["spark.master"] = arguments.master
-    return _archive(arguments, options, settings)
+    return settings
 
 
 def _bundle(path: str) -> int:
@@ -148,3 +170,18 @@ def _archive(
         print(f"{PROGRAM}: {note}", file=sys.stderr)
     print(json.dumps(summary.to_json()) if arguments.json else summary.to_text(options))
     return 0
+
+
+def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .verify import job as verify_job  # which needs kbroker's client
+
+    options, path = verify_options(values)
+    settings = _session_settings(arguments, values)
+    verify_job.ranges_of(options.topic)  # before Spark takes its seconds
+    with open_session(f"verify {options.topic.topic}", settings) as spark:
+        if path is None:
+            report = verify_job.verify(spark, options)
+        else:
+            report = verify_job.verify_frame(spark, options, spark.read.parquet(absolute(path)))
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return report.exit_code

@@ -29,6 +29,7 @@ from .compare import compare_partitions, compare_wholes, findings_of
 from .facts import Field, PartitionFacts
 from .frames import COLUMNS, FACTS_SCHEMA, FrameFacts, facts_rows
 from .reading import read_partition
+from .report import VerifyReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,21 +56,6 @@ class VerifyOptions:
     copy: TopicSide | None = None
     keeps_partitions: bool = True
     ignored: frozenset[Field] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """findings: empty if all is well. facts of both sides; notes: what a reader should know."""
-
-    topic: Sequence[PartitionFacts]
-    copy: Sequence[PartitionFacts]
-    findings: Sequence[str]
-    notes: Sequence[str] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """1 if anything differs."""
-        return 1 if self.findings else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ import pytest
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.java import java_problem
 from spark_jobs.session import open_session
-
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark takes the first python3 in PATH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
