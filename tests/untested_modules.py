@@ -151,10 +151,6 @@ REASONS: Mapping[str, Reason] = {
         "cli/test_app.py",
         "options only, read with and without the command-line library",
     ),
-    "cli/session.py": Reason(
-        "cli/test_app.py",
-        "options of all commands and their mistakes",
-    ),
     "server/handlers/alter_configs.py": Reason(
         "clients/test_config_command.py",
         "a translation: Apache Kafka's tool alters topics and groups",

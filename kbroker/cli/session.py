@@ -163,11 +163,38 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; Ctrl-C cancels it and becomes KeyboardInterrupt."""
+SPINNER_AFTER_S: Final = 1.0
+
+
+def run(coroutine: Coroutine[Any, Any, T], *, spinner: bool = True) -> T:
+    """Run to the end; Ctrl-C cancels it and becomes KeyboardInterrupt. spinner: whether one turns
+    on a terminal after a second; a command that shows its progress needs none.
+    """
+    import asyncio
+    import sys
+
+    return asyncio.run(_spinning(coroutine) if spinner and sys.stderr.isatty() else coroutine)
+
+
+async def _spinning(coroutine: Coroutine[Any, Any, T]) -> T:
     import asyncio
 
-    return asyncio.run(coroutine)
+    spinner = asyncio.create_task(_spin())
+    try:
+        return await coroutine
+    finally:
+        spinner.cancel()
+        await asyncio.wait({spinner})
+
+
+async def _spin() -> None:
+    import asyncio
+
+    await asyncio.sleep(SPINNER_AFTER_S)
+    from rich.console import Console
+
+    with Console(stderr=True).status("waiting for the cluster"):
+        await asyncio.Event().wait()
 
 
 def key_values(items: list[str] | None, option: str) -> dict[str, str]:

@@ -119,9 +119,12 @@ def consume(
     limits = _Limits(max_messages, timeout, exit_at_end)
     group = group or (None if is_alone else properties().get("group.id"))
     if group is not None:
-        run(_consume_group(bootstrap, group, wanted, offsets, limits, read_committed, show))
+        run(
+            _consume_group(bootstrap, group, wanted, offsets, limits, read_committed, show),
+            spinner=False,
+        )
     else:
-        run(_consume(bootstrap, wanted, offsets, limits, read_committed, show))
+        run(_consume(bootstrap, wanted, offsets, limits, read_committed, show), spinner=False)
 
 
 async def _consume(

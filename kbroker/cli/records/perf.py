@@ -82,7 +82,10 @@ def produce(
     """Send records and measure how long they take."""
     config = producer_config(compression, acks, idempotent=False)
     payloads = _payloads(record_size, min(num_records, PAYLOADS))
-    summary = run(_produce(bootstrap, topic, num_records, payloads, throughput, config, as_json))
+    summary = run(
+        _produce(bootstrap, topic, num_records, payloads, throughput, config, as_json),
+        spinner=False,
+    )
     _print(summary, [perf_lines.producer_line(summary)], as_json=as_json)
 
 
@@ -183,7 +186,7 @@ def consume(
     as_json: Json = False,
 ) -> None:
     """Read records and measure how long that takes."""
-    summary = run(_consume(bootstrap, topic, num_records, timeout_ms, as_json))
+    summary = run(_consume(bootstrap, topic, num_records, timeout_ms, as_json), spinner=False)
     header = [] if hide_header else [perf_lines.CONSUMER_HEADER]
     _print(summary, [*header, perf_lines.consumer_line(summary)], as_json=as_json)
     if summary["records"] < num_records:
@@ -243,7 +246,9 @@ def latency(
     if config.acks == 0:
         raise typer.BadParameter("latency needs acknowledgements", param_hint="--acks")
     payloads = _payloads(record_size, min(num_records, PAYLOADS))
-    latencies = run(_latency(bootstrap, topic, num_records, payloads, config, as_json))
+    latencies = run(
+        _latency(bootstrap, topic, num_records, payloads, config, as_json), spinner=False
+    )
     summary = perf_lines.latency_summary(latencies)
     _print(summary, perf_lines.latency_lines(summary), as_json=as_json)
 

@@ -145,7 +145,10 @@ def produce(
     config = producer_config(compression, acks, idempotent=idempotent)
     with ExitStack() as stack:
         opened = [stack.enter_context(path.open("rb")).fileno() for path in file or ()]
-        run(_produce(bootstrap, topic, reading, opened or [sys.stdin.fileno()], config, whole))
+        run(
+            _produce(bootstrap, topic, reading, opened or [sys.stdin.fileno()], config, whole),
+            spinner=False,
+        )
 
 
 def _pattern(template: str | None) -> re.Pattern[bytes] | None:

@@ -143,7 +143,8 @@ def search(
     wanted = Wanted.of(topics, partition, regex=regex)
     show = record_line(template, as_json=as_json)
     found, scanned, is_whole = run(
-        _search(bootstrap, wanted, query, max_scan, max_messages, read_committed, show)
+        _search(bootstrap, wanted, query, max_scan, max_messages, read_committed, show),
+        spinner=False,
     )
     of_them = f"{found:,} of {counted(scanned, 'record')}"
     if not is_whole:
