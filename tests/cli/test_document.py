@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -13,8 +14,11 @@ from typing import Any, Final
 
 import pytest
 
+from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client, check
+from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kbroker.testing import EmbeddedBroker
 from tests.cli.test_app import CLI_DOCUMENT, LEAVES
+from tests.cli.test_transactions import hang
 
 Cli = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
@@ -22,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 NOT_RUN: Final[Mapping[str, str]] = {
     "serve": "a broker that runs until it is stopped; tests of the node start it",
     "format": "of the directories of a broker that does not run; test_app formats some",
-    "transactions": "some that are open or hang; test_transactions makes them",
     "jobs": "needs Spark; tests/spark runs it",
     "spark-conf": "prints the configuration of Spark; a test of its own compares it",
 }
@@ -62,6 +65,30 @@ def prepare(cli: Cli, folder: Path) -> None:
     assert cli("consume", "births", "-g", "readers", "-e", "-n", "1").code == 0
 
 
+def prepare_transactions(broker: EmbeddedBroker) -> None:
+    """A transactional id, and a transaction that hangs."""
+    request = InitProducerIdRequest(transactional_id="payments-1", transaction_timeout_ms=60_000)
+
+    async def initialise() -> None:
+        async with Client(broker.bootstrap_servers) as client:
+
+            async def ask() -> None:
+                response = await client.to_coordinator(
+                    "payments-1",
+                    request,
+                    InitProducerIdResponse,
+                    key_type=TRANSACTION_COORDINATOR,
+                    max_version=5,
+                )
+                check(response.error_code)
+
+            await client.retry(ask)
+
+    asyncio.run(initialise())
+    broker.create_topic("payments")
+    assert hang(broker, "payments") == 0
+
+
 @pytest.mark.parametrize("title", RUN)
 def test_examples(
     cli: Cli,
@@ -73,6 +100,8 @@ def test_examples(
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
     if title not in EMPTY_CLUSTER:
         prepare(cli, tmp_path)
+    if title == "transactions":
+        prepare_transactions(broker)
     shutil.copytree(ROOT / "config", tmp_path / "config")
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = "\n".join(blocks(title)).replace("localhost:9092", broker.bootstrap_servers)
