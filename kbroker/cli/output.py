@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Final, Protocol
 
 import typer
@@ -23,15 +24,17 @@ def show(
     *,
     as_json: bool,
     wide: Collection[str] = (),
+    sections: Collection[str] = (),
 ) -> None:
     """Print rows. columns: their keys, in order; all of them are in the JSON too. wide: columns
-    whose cells are broken into lines where the table does not fit on the terminal.
+    whose cells are broken into lines where the table does not fit on the terminal. sections:
+    columns that stand above a table of their own there, for rows that have the same in them.
     """
     if as_json:
         for row in rows:
             print(json.dumps({name: row.get(name) for name in columns}, ensure_ascii=False))
     elif sys.stdout.isatty():
-        _table(rows, columns, wide)
+        _sections(rows, columns, wide, sections)
     else:
         for row in rows:
             print("\t".join(_plain(row.get(name)) for name in columns))
@@ -51,16 +54,42 @@ def _plain(cell: Cell) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
+def _items_below_one_another(cell: Cell) -> str:
+    """A list with a line for each item."""
+    if not isinstance(cell, Sequence) or isinstance(cell, str) or not cell:
+        return _plain(cell)
+    return ",\n".join(_plain(item) for item in cell)
+
+
 GAP: Final = 2
 MIN_WIDE: Final = 8
 """Columns between two cells, and of a cell that is broken into lines."""
+
+
+def _sections(
+    rows: Sequence[Mapping[str, Cell]],
+    columns: Sequence[str],
+    wide: Collection[str],
+    sections: Collection[str],
+) -> None:
+    inner = [name for name in columns if name not in sections]
+
+    def title(row: Mapping[str, Cell]) -> str:
+        return "  ".join(_plain(row.get(name)) for name in columns if name in sections)
+
+    if not sections or not rows:
+        _table(rows, inner, wide)
+    for count, (text, found) in enumerate(groupby(rows, title) if sections else ()):
+        print(f"\n{text}" if count else text)
+        _table(list(found), inner, wide)
 
 
 def _table(
     rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], wide: Collection[str]
 ) -> None:
     """Wider than the terminal where it has to be: a name that is cut or wrapped is no longer a
-    name that can be copied. Before that headings, and the cells of wide columns, get more lines.
+    name that can be copied. Before that headings, lists and the cells of wide columns get more
+    lines.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -72,6 +101,7 @@ def _table(
     widths = _widths(headings, cells)
     if sum(widths) > console.width:
         headings = [heading.replace(" ", "\n") for heading in headings]
+        cells = [[_items_below_one_another(row.get(name)) for name in columns] for row in rows]
         widths = _widths(headings, cells)
         for index in sorted(range(len(columns)), key=lambda index: -widths[index]):
             if columns[index] in wide:
@@ -100,7 +130,7 @@ def _widths(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int
         GAP
         + max(
             *(cell_len(word) for word in heading.split("\n")),
-            *(cell_len(line[index]) for line in cells),
+            *(cell_len(part) for line in cells for part in line[index].split("\n")),
             1,
         )
         for index, heading in enumerate(headings)

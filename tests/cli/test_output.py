@@ -116,6 +116,34 @@ def test_wide_cells_get_more_lines(
     assert "start offset" in capsys.readouterr().out
 
 
+def test_a_list_is_broken_between_its_items(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    row = {"group": "billing", "topics": ["orders-of-shops", "prices-of-shops", "a"], "lag": 5}
+    show([row], list(row), as_json=False)
+    lines = [line.split() for line in without_style(capsys.readouterr().out).splitlines()]
+    assert lines[2:] == [["billing", "orders-of-shops,", "5"], ["prices-of-shops,"], ["a"]]
+
+
+def test_sections(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal; a pipe gets whole rows."""
+    rows = [{"group": group, "state": "Empty", "lag": lag} for group, lag in ("a1", "a2", "b3")]
+    columns, sections = ("group", "state", "lag"), ("group", "state")
+    show(rows, columns, as_json=False, sections=sections)
+    assert capsys.readouterr().out.splitlines()[0] == "a\tEmpty\t1"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    show(rows, columns, as_json=False, sections=sections)
+    lines = without_style(capsys.readouterr().out).splitlines()
+    assert [line.strip() for line in lines] == [
+        *("a  Empty", "lag", "\u2500\u2500\u2500", "1", "2"),
+        *("", "b  Empty", "lag", "\u2500\u2500\u2500", "3"),
+    ]
+    show([], columns, as_json=False, sections=sections)
+    assert "lag" in capsys.readouterr().out
+
+
 def test_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"topic": "a", "partitions": 2}]
     report(rows, lambda row: f"created {row['topic']}", as_json=False)

@@ -17,8 +17,8 @@ from tests.cli.test_output import on_a_terminal
 
 Cli = Callable[..., Any]
 
-TOPIC: Final = "terminal-orders"
-GROUP: Final = "terminal"
+TOPIC: Final = "orders-of-the-european-shops"
+GROUP: Final = "billing-service"
 ROWS: Final[Mapping[str, str]] = {
     "topics list": "",
     "topics describe": "",

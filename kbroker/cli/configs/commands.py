@@ -87,7 +87,8 @@ def describe(
 ) -> None:
     """Show settings: name, key, value and where the value comes from."""
     rows = run(_describe(bootstrap, kind, names or [], keys or [], every or bool(keys)))
-    show(rows, ("name", "key", "value", "source"), as_json=as_json, wide=("value", "source"))
+    columns = ("name", "key", "value", "source")
+    show(rows, columns, as_json=as_json, wide=("value", "source"), sections=("name",))
     if not rows:
         about = ", ".join(names) if names else f"{kind} resources"
         why = "no such setting" if keys or every else "no settings of its own; --all shows all"

@@ -39,7 +39,7 @@ def describe(
         *("group", "state", "topic", "partition", "committed", "end", "lag"),
         *("members", "hosts"),
     )
-    show(rows, columns, as_json=as_json, wide=("members", "hosts"))
+    show(rows, columns, as_json=as_json, wide=("members", "hosts"), sections=("group", "state"))
     for name in names:
         if not any(row["group"] == name for row in rows):
             note(f"{name} has no members and no committed offsets")

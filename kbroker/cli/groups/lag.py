@@ -15,8 +15,8 @@ from kbroker.cli.output import Cell, note, report_failures, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
 LAG_EPILOG = """
-Without names all groups are shown. Partitions are those with a committed offset or a member; lag is
-their sum, max lag that of the partition furthest behind.
+Without names all groups are shown. Topics and partitions are those with a committed offset or a
+member; lag is their sum, max lag that of the partition furthest behind.
 
 \b
 Examples:
@@ -35,7 +35,7 @@ def lag(
     """Show the members and the lag of groups, a line each."""
     rows, failures = run(_lag(bootstrap, names or []))
     columns = ("group", "state", "members", "topics", "partitions", "lag", "max_lag")
-    show(rows, columns, as_json=as_json, wide=("topics",))
+    show(rows, columns, as_json=as_json)
     report_failures(failures)
     if not rows and not failures:
         note("there are no groups")
@@ -71,7 +71,7 @@ def lag_of(partitions: Sequence[Mapping[str, Cell]]) -> dict[str, Cell]:
     lags = [each["lag"] for each in partitions]
     known = [each for each in lags if isinstance(each, int)]
     return {
-        "topics": sorted({str(each["topic"]) for each in partitions}),
+        "topics": len({each["topic"] for each in partitions}),
         "partitions": len(partitions),
         "lag": sum(known) if known or not lags else None,
         "max_lag": max(known, default=None),

@@ -41,7 +41,7 @@ def members(
         for member in view.members
     ]
     columns = ("group", "member", "instance", "client_id", "host", "partitions")
-    show(rows, columns, as_json=as_json, wide=("partitions", "member", "client_id", "host"))
+    show(rows, columns, as_json=as_json, wide=("member", "client_id", "host"), sections=("group",))
     for name, view in views:
         if not view.members:
             note(f"{name} has no members")

@@ -145,7 +145,8 @@ def reset_offsets(
 
 
 def _show_new_offsets(rows: Sequence[Mapping[str, Cell]], *, execute: bool, as_json: bool) -> None:
-    show(rows, ("group", "topic", "partition", "committed", "new"), as_json=as_json)
+    columns = ("group", "topic", "partition", "committed", "new")
+    show(rows, columns, as_json=as_json, sections=("group",))
     if not execute:
         note("nothing was changed; --execute commits this")
 

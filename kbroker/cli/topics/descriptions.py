@@ -49,7 +49,7 @@ def describe(
     if configs:
         columns: tuple[str, ...] = ("topic", "key", "value", "source")
         rows = run(_configs(bootstrap, names or []))
-        show(rows, columns, as_json=as_json, wide=("value", "source"))
+        show(rows, columns, as_json=as_json, wide=("value", "source"), sections=("topic",))
         return
     rows = run(_partitions(bootstrap, names or []))
     if under_replicated or unavailable:
@@ -60,7 +60,7 @@ def describe(
             or (under_replicated and _count(row["in_sync"]) < _count(row["replicas"]))
         ]
     columns = ("topic", "partition", "leader", "replicas", "in_sync", "start_offset", "end_offset")
-    show(rows, columns, as_json=as_json, wide=("replicas", "in_sync"))
+    show(rows, columns, as_json=as_json)
 
 
 def _count(cell: Cell) -> int:
