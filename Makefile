@@ -90,6 +90,10 @@ pure-tests: $(STAMP)
 test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparison with Apache Kafka
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "slow or reference"
 
+.PHONY: test-spark
+test-spark: $(STAMP)  ## the tests of the Spark pack in one process (Java 17 or 21)
+	@$(PYTEST) -q tests/spark -m "not slow"
+
 .PHONY: test-cluster
 test-cluster: $(STAMP) jars  ## controllers and brokers through 200 rounds of faults (Linux, root; 40 minutes)
 	@$(PYTEST) -q tests/cluster

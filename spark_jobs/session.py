@@ -1,4 +1,7 @@
-"""The Spark session of a job, with the Kafka connector that belongs to the installed pyspark."""
+"""The Spark session of a job, with the Kafka connector that belongs to the installed pyspark.
+
+Only pyspark's public API is used, so a job runs in a session of Spark Connect too.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,21 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .bundle import bundle_path
+from .errors import JobError
+from .spark_conf import OPTIONS, connector_package
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_KAFKA_SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+__all__ = ["JobError", "check_kafka_source", "open_session", "ship", "started_by_spark_submit"]
 
-
-class JobError(Exception):
-    """A problem that the user can fix, reported in one line; exit code 1."""
-
-
-def connector_package() -> str:
-    """Maven coordinate of spark-sql-kafka for the installed pyspark: same Spark version, same Scala
-    version.
-
-    The Scala version is read off the name of the spark-core jar that pyspark ships. Raises JobError
-    without pyspark.
-    """
-    try:
-        import pyspark
-    except ImportError as error:
-        raise JobError("pyspark is not installed: pip install 'kbroker[spark]'") from error
-    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-    for jar in sorted(jars.glob("spark-core_*.jar")):
-        match = re.fullmatch(r"spark-core_(\d+\.\d+)-(.+)\.jar", jar.name)
-        if match:
-            scala_version, spark_version = match.groups()
-            return f"org.apache.spark:spark-sql-kafka-0-10_{scala_version}:{spark_version}"
-    raise JobError(f"no spark-core jar in {jars}: this pyspark is incomplete; reinstall it")
+DEFAULT_MASTER = "local[*]"
 
 
 def started_by_spark_submit() -> bool:
@@ -50,34 +35,47 @@ def started_by_spark_submit() -> bool:
 
 
 @contextmanager
-def open_session(application_name: str) -> Iterator[SparkSession]:
+def open_session(
+    application_name: str, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """A session that can read Kafka; it ends with the block.
 
-    Under spark-submit its own --master, --packages and --conf hold. Else a local session is made,
-    and the connector is resolved through spark.jars.packages. Raises JobError where the connector
-    can't be found.
+    settings: `spark.*` by name; `spark.master` is local[*] unless it or SPARK_MASTER says else.
+    Under spark-submit its own --master and --packages hold; with `spark.remote` the session is one
+    of Spark Connect. Raises JobError where Spark or the connector can't be had.
     """
+    given = dict(settings or {})
     if started_by_spark_submit():
         with _without_artifacts(Path.cwd()):
-            spark = _session(application_name)
+            spark = _session(application_name, given)
             try:
                 yield spark
             finally:
                 spark.stop()
         return
     folder = tempfile.mkdtemp(prefix="spark-jobs-")
+    own = _local_settings(given)
+    if own.get("spark.master", "").startswith("local"):
+        # Spark takes the python3 on the PATH otherwise, which may lack pyarrow.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         with _started_in(folder) as log:
             try:
-                spark = _session(application_name)
+                spark = _session(application_name, own)
             except JobError as error:
                 raise JobError(f"{error}{_reason(log.read_text(errors='replace'))}") from error
         try:
             yield spark
         finally:
-            spark.stop()
+            _stop(spark)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session whose JVM may have ended before."""
+    with suppress(Exception):  # py4j's errors have no common base
+        spark.stop()
 
 
 @contextmanager
@@ -139,57 +137,66 @@ def _reason(log: str) -> str:
     return ""
 
 
-def _session(application_name: str) -> SparkSession:
-    package = connector_package()
-    from pyspark.sql import SparkSession
+def _local_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """What a session of our own gets beside what was given."""
+    if "spark.remote" in given:
+        return dict(given)
+    packages = [connector_package(), given.get("spark.jars.packages", "")]
+    packages.append(os.environ.get("SPARK_PACKAGES", ""))
+    return {
+        "spark.master": os.environ.get("SPARK_MASTER", DEFAULT_MASTER),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **OPTIONS,
+        **given,
+        "spark.jars.packages": ",".join(filter(None, packages)),
+    }
 
+
+def _session(application_name: str, settings: Mapping[str, str]) -> SparkSession:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise JobError("pyspark is not installed: pip install 'kbroker[spark]'") from error
     builder = SparkSession.builder.appName(application_name)
-    if not started_by_spark_submit():
-        builder = (
-            builder.master(os.environ.get("SPARK_MASTER", "local[*]"))
-            .config("spark.jars.packages", _with_user_packages(package))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-        )
+    for name, value in settings.items():
+        builder = builder.remote(value) if name == "spark.remote" else builder.config(name, value)
     try:
         spark = builder.getOrCreate()
     except Exception as error:  # py4j and Java errors have no common base but Exception
         first = str(error).strip().splitlines()[0].rstrip(".")
         raise JobError(f"Spark did not start: {first}") from error
-    spark.sparkContext.setLogLevel(os.environ.get("SPARK_LOG_LEVEL", "ERROR"))
-    if not _has_kafka_source(spark):
-        spark.stop()
-        raise JobError(
-            f"the Kafka source is not on the class path: spark-submit --packages {package} ..."
-        )
+    if not _is_remote(spark):
+        spark.sparkContext.setLogLevel(os.environ.get("SPARK_LOG_LEVEL", "ERROR"))
     return spark
 
 
-def has_files(spark: SparkSession, path: str) -> bool:
-    """Whether a folder of any file system that Spark knows is there with anything in it."""
-    jvm = spark.sparkContext._jvm
-    if jvm is None:
-        return False
-    folder = jvm.org.apache.hadoop.fs.Path(path)
-    file_system = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
-    return bool(file_system.exists(folder) and len(file_system.listStatus(folder)))
+def _is_remote(spark: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _with_user_packages(package: str) -> str:
-    """The connector and what SPARK_PACKAGES (comma separated coordinates) adds to it."""
-    return ",".join(filter(None, [package, os.environ.get("SPARK_PACKAGES", "")]))
+def ship(spark: SparkSession) -> None:
+    """Send this package to the executors, which import its modules; again has no effect."""
+    path = bundle_path()
+    if path is None:  # it came as a bundle: Spark has sent it already
+        return
+    if _is_remote(spark):
+        spark.addArtifacts(str(path), pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(str(path))
 
 
-def _has_kafka_source(spark: SparkSession) -> bool:
-    # Asked of the JVM and not of a failed read: the message of that one is a page long.
-    jvm = spark.sparkContext._jvm
-    if jvm is None:
-        return True  # Spark Connect: the server's class path can't be seen from here
-    from py4j.protocol import Py4JJavaError
-
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+def check_kafka_source(spark: SparkSession) -> None:
+    """Raises JobError unless the session has Spark's Kafka source."""
     try:
-        jvm.java.lang.Class.forName(_KAFKA_SOURCE_CLASS, False, loader)
-    except Py4JJavaError:  # ClassNotFoundException
-        return False
-    return True
+        spark.readStream.format("kafka").option("kafka.bootstrap.servers", "localhost:9").option(
+            "subscribe", "topic"
+        ).load()
+    except Exception as error:  # AnalysisException; under Connect another class
+        if "kafka" not in str(error).lower() or "find" not in str(error).lower():
+            raise
+        raise JobError(
+            "the Kafka source is not on the class path: spark-submit --packages "
+            f"{connector_package()} ..."
+        ) from error

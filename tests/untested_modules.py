@@ -75,27 +75,83 @@ REASONS: Mapping[str, Reason] = {
         "node/test_controller_quorum.py",
         "wiring: three controllers register with the active one over it",
     ),
-    "cli/consume.py": Reason(
+    "cli/groups/descriptions.py": Reason(
         "cli/test_commands.py",
-        "a command over the wire: what it prints is compared with what was produced",
+        "a command over the wire: offsets, lag and members; also of share and streams groups",
     ),
-    "cli/produce.py": Reason(
+    "cli/groups/listing.py": Reason(
+        "cli/groups/test_lag.py",
+        "a request to each broker, whose rows the commands print",
+    ),
+    "cli/groups/members.py": Reason(
+        "cli/groups/test_lag.py",
+        "a command over the wire, with a member that reads",
+    ),
+    "cli/groups/offsets.py": Reason(
         "cli/test_commands.py",
-        "a command over the wire: lines, JSON, files, codecs and mistakes",
+        "committed offsets over the wire: exported, reset and deleted",
     ),
-    "cli/topics.py": Reason(
+    "cli/groups/views.py": Reason(
+        "cli/test_streams_groups.py",
+        "members of every type of group; share groups in test_share_groups",
+    ),
+    "cli/cluster/description.py": Reason(
+        "cli/cluster/test_commands.py",
+        "a command over the wire: the cluster and its brokers",
+    ),
+    "cli/cluster/health.py": Reason(
+        "cli/cluster/test_commands.py",
+        "a healthy cluster over the wire, and descriptions of others",
+    ),
+    "cli/cluster/versions.py": Reason(
+        "cli/cluster/test_commands.py",
+        "a command over the wire: versions and features",
+    ),
+    "cli/cluster/log_dirs.py": Reason(
+        "cli/cluster/test_commands.py",
+        "a command over the wire: directories and replicas",
+    ),
+    "cli/cluster/quorum.py": Reason(
+        "cli/cluster/test_commands.py",
+        "a command over the wire: the voter of a single node",
+    ),
+    "cli/configs/resources.py": Reason(
+        "cli/configs/test_commands.py",
+        "requests over the wire: every kind of resource, what is set and what is refused",
+    ),
+    "cli/records/source.py": Reason(
+        "cli/records/test_consume.py",
+        "ranges, partitions and patterns over the wire",
+    ),
+    "cli/serve_command.py": Reason(
+        "cli/test_app.py",
+        "options only, as serve reads them without typer",
+    ),
+    "cli/topics/descriptions.py": Reason(
+        "cli/test_commands.py",
+        "a command over the wire: partitions and settings",
+    ),
+    "cli/groups/share.py": Reason(
+        "cli/test_share_groups.py",
+        "share groups are shown, reset and deleted over the wire",
+    ),
+    "cli/transactions/commands.py": Reason(
+        "cli/test_transactions.py",
+        "compared with the output of Apache Kafka's tool",
+    ),
+    "cli/topics/commands.py": Reason(
         "cli/test_commands.py",
         "a command over the wire: each sub-command and its mistakes",
     ),
-    "cli/groups.py": Reason(
+    "cli/groups/commands.py": Reason(
         "cli/test_commands.py",
         "a command over the wire: each sub-command and its mistakes",
     ),
-    "cli/group_resets.py": Reason(
+    "cli/groups/resets.py": Reason(
         "cli/test_commands.py",
         "each way to reset offsets, over the wire",
     ),
-    "cli/hanging_transactions.py": Reason(
+    "cli/transactions/hanging.py": Reason(
         "cli/test_transactions.py",
         "compared with the output of Apache Kafka's tool",
     ),
@@ -110,10 +166,6 @@ REASONS: Mapping[str, Reason] = {
     "cli/serve.py": Reason(
         "cli/test_app.py",
         "options only, read with and without the command-line library",
-    ),
-    "cli/session.py": Reason(
-        "cli/test_app.py",
-        "options of all commands and their mistakes",
     ),
     "server/handlers/alter_configs.py": Reason(
         "clients/test_config_command.py",

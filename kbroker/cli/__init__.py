@@ -1,1 +1,1 @@
-"""The `kbroker` command: one module per sub-command."""
+"""The `kbroker` command: a module or a package per sub-command."""

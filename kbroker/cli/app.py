@@ -8,23 +8,64 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
 
 import typer
 
 from kbroker import __version__
-from kbroker.cli import consume, dump_log, groups, produce, serve, topics, transactions
-from kbroker.cli import format as format_command
-from kbroker.cli import sim as sim_command
+from kbroker.cli.lazy_group import COMPLETE_VARIABLE, LazyCommand, LazyGroup
 from kbroker.model import StartupError
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 """click's UsageError and ClickException; typer versions differ in where they keep click."""
 
+COMMANDS: Final[Mapping[str, LazyCommand]] = {
+    "serve": LazyCommand("kbroker.cli.serve_command", "Run a broker."),
+    "format": LazyCommand("kbroker.cli.format", "Prepare the log directories of a node."),
+    "config": LazyCommand("kbroker.cli.config", "Check a configuration file."),
+    "topics": LazyCommand(
+        "kbroker.cli.topics.commands", "Create, describe, alter, grow and delete topics."
+    ),
+    "produce": LazyCommand("kbroker.cli.records.produce", "Write lines as records."),
+    "consume": LazyCommand("kbroker.cli.records.consume", "Print records."),
+    "search": LazyCommand(
+        "kbroker.cli.records.search", "Find records by key, value, header or time."
+    ),
+    "groups": LazyCommand(
+        "kbroker.cli.groups.commands", "List, describe, reset and delete groups."
+    ),
+    "configs": LazyCommand(
+        "kbroker.cli.configs.commands", "Describe and change settings while brokers run."
+    ),
+    "quotas": LazyCommand("kbroker.cli.quotas", "Describe and change client quotas."),
+    "cluster": LazyCommand(
+        "kbroker.cli.cluster.commands", "Show a cluster, its health and its brokers."
+    ),
+    "transactions": LazyCommand(
+        "kbroker.cli.transactions.commands",
+        "List and describe transactions, abort those that hang.",
+    ),
+    "perf": LazyCommand("kbroker.cli.records.perf", "Measure throughput and latency."),
+    "dump-log": LazyCommand("kbroker.cli.dump_log", "Show or verify the files of a log."),
+    "sim": LazyCommand("kbroker.cli.sim", "Run a simulated cluster under faults, and judge it."),
+    "jobs": LazyCommand("kbroker.cli.jobs", "Run PySpark jobs over topics."),
+    "spark-conf": LazyCommand(
+        "kbroker.cli.jobs", "Print what Spark needs for Kafka.", "spark_conf_app"
+    ),
+    "completion": LazyCommand("kbroker.cli.completion", "Print a completion script for a shell."),
+}
+"""The commands, in the order of the help. Each module has its `app`."""
+
+
+class _Commands(LazyGroup):
+    DECLARED = COMMANDS
+
+
 app = typer.Typer(
     name="kbroker",
+    cls=_Commands,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -54,36 +95,14 @@ def main_options(
         print(context.get_help())
 
 
-@app.command("serve", epilog=serve.EPILOG)
-def serve_command(
-    config: Annotated[
-        str | None, typer.Argument(help="A server.properties; without one, defaults.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--override", "-o", metavar="KEY=VALUE", help="Set a key; may be repeated."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level DEBUG.")] = False,
-) -> None:
-    """Run a broker."""
-    options = serve.ServeOptions(config, tuple(overrides or ()), verbose)
-    raise typer.Exit(serve.run_serve(options))
-
-
-app.command("format", epilog=format_command.EPILOG)(format_command.format_folders)
-app.add_typer(topics.app, name="topics")
-app.command("produce", epilog=produce.EPILOG)(produce.produce)
-app.command("consume", epilog=consume.EPILOG)(consume.consume)
-app.add_typer(groups.app, name="groups")
-app.add_typer(transactions.app, name="transactions")
-app.command("dump-log", epilog=dump_log.EPILOG)(dump_log.dump_log)
-app.command("sim", epilog=sim_command.EPILOG)(sim_command.sim)
-
-
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line (sys.argv by default). Returns the exit code."""
     from kbroker.protocol.errors import KafkaError, MalformedRequest
 
+    if COMPLETE_VARIABLE in os.environ:
+        from kbroker.cli.completion import enable_completion
+
+        enable_completion()
     try:
         result = app(arguments, standalone_mode=False, prog_name="kbroker")
         sys.stdout.flush()

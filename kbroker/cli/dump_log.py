@@ -36,6 +36,10 @@ class Decode(StrEnum):
     SHARE_STATE = "share-state"
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("dump-log", epilog=EPILOG)
 def dump_log(
     paths: Annotated[list[Path], typer.Argument(help="Segments, indexes, snapshots; directories.")],
     records: Annotated[
@@ -51,7 +55,10 @@ def dump_log(
         ),
     ] = False,
 ) -> None:
-    """Show the batches and index entries of log files, as Kafka's dump tool does."""
+    """Show or verify the files of a log.
+
+    As Kafka's dump tool does: batches, index entries, producer snapshots, checkpoints.
+    """
     from kbroker.log.storage.files import LogDirectoryError
     from kbroker.log.tools.dump import DumpError, dump_file
 

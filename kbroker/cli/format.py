@@ -24,6 +24,10 @@ Examples:
 ONE_OF = "give only one of --standalone, --initial-controllers and --no-initial-controllers"
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("format", epilog=EPILOG)
 def format_folders(
     config: Annotated[
         str | None, typer.Argument(help="A server.properties; without one, defaults.")

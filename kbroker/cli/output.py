@@ -7,9 +7,10 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from itertools import groupby
+from typing import Final, Protocol
 
 import typer
 
@@ -17,13 +18,23 @@ Cell = str | int | float | Sequence[str | int] | None
 """A list is an array in JSON; as text its items stand behind one another, commas between."""
 
 
-def show(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print rows. columns: their keys, in order; all of them are in the JSON too."""
+def show(
+    rows: Sequence[Mapping[str, Cell]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    wide: Collection[str] = (),
+    sections: Collection[str] = (),
+) -> None:
+    """Print rows. columns: their keys, in order; all of them are in the JSON too. wide: columns
+    whose cells are broken into lines where the table does not fit on the terminal. sections:
+    columns that stand above a table of their own there, for rows that have the same in them.
+    """
     if as_json:
         for row in rows:
             print(json.dumps({name: row.get(name) for name in columns}, ensure_ascii=False))
     elif sys.stdout.isatty():
-        _table(rows, columns)
+        _sections(rows, columns, wide, sections)
     else:
         for row in rows:
             print("\t".join(_plain(row.get(name)) for name in columns))
@@ -43,29 +54,94 @@ def _plain(cell: Cell) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def _table(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> None:
+def _items_below_one_another(cell: Cell) -> str:
+    """A list with a line for each item."""
+    if not isinstance(cell, Sequence) or isinstance(cell, str) or not cell:
+        return _plain(cell)
+    return ",\n".join(_plain(item) for item in cell)
+
+
+GAP: Final = 2
+MIN_WIDE: Final = 8
+"""Columns between two cells, and of a cell that is broken into lines."""
+
+
+def _sections(
+    rows: Sequence[Mapping[str, Cell]],
+    columns: Sequence[str],
+    wide: Collection[str],
+    sections: Collection[str],
+) -> None:
+    inner = [name for name in columns if name not in sections]
+
+    def title(row: Mapping[str, Cell]) -> str:
+        return "  ".join(_plain(row.get(name)) for name in columns if name in sections)
+
+    if not sections or not rows:
+        _table(rows, inner, wide)
+    for count, (text, found) in enumerate(groupby(rows, title) if sections else ()):
+        print(f"\n{text}" if count else text)
+        _table(list(found), inner, wide)
+
+
+def _table(
+    rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], wide: Collection[str]
+) -> None:
     """Wider than the terminal where it has to be: a name that is cut or wrapped is no longer a
-    name that can be copied.
+    name that can be copied. Before that headings, lists and the cells of wide columns get more
+    lines.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.measure import Measurement
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        numeric = bool(rows) and all(isinstance(row.get(name), int | None) for row in rows)
-        heading = name.replace("_", " ")
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_plain(row.get(name)) for name in columns))
     console = Console(markup=False, emoji=False, highlight=False)
-    unbounded = console.options.update(width=_WIDEST, max_width=_WIDEST)
-    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
+    cells = [[_plain(row.get(name)) for name in columns] for row in rows]
+    headings = [name.replace("_", " ") for name in columns]
+    widths = _widths(headings, cells)
+    if sum(widths) > console.width:
+        headings = [heading.replace(" ", "\n") for heading in headings]
+        cells = [[_items_below_one_another(row.get(name)) for name in columns] for row in rows]
+        widths = _widths(headings, cells)
+        for index in sorted(range(len(columns)), key=lambda index: -widths[index]):
+            if columns[index] in wide:
+                excess = max(sum(widths) - console.width, 0)
+                widths[index] = max(widths[index] - excess, min(widths[index], MIN_WIDE + GAP))
+    console.width = max(console.width, sum(widths))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(
+            headings[index],
+            justify="right" if _is_numeric([row.get(name) for row in rows]) else "left",
+            no_wrap=name not in wide,
+            overflow="fold",
+            width=widths[index] - GAP,
+        )
+    for line in cells:
+        table.add_row(*line)
     console.print(table)
 
 
-_WIDEST = 1_000_000
+def _widths(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Columns on the screen that each column of a table takes, the gap behind it included."""
+    from rich.cells import cell_len
+
+    return [
+        GAP
+        + max(
+            *(cell_len(word) for word in heading.split("\n")),
+            *(cell_len(part) for line in cells for part in line[index].split("\n")),
+            1,
+        )
+        for index, heading in enumerate(headings)
+    ]
+
+
+def _is_numeric(cells: Sequence[Cell]) -> bool:
+    return any(cell is not None for cell in cells) and all(
+        cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+        for cell in cells
+    )
 
 
 def note(text: str) -> None:
@@ -76,6 +152,17 @@ def note(text: str) -> None:
 def counted(count: int, noun: str) -> str:
     """`1 record`, `2,000 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def report(
+    rows: Sequence[Mapping[str, Cell]], text: Callable[[Mapping[str, Cell]], str], *, as_json: bool
+) -> None:
+    """Say what was done: a note for each row, or its JSON on standard output. text: the note."""
+    for row in rows:
+        if as_json:
+            print(json.dumps(row, ensure_ascii=False))
+        else:
+            note(text(row))
 
 
 def report_failures(failures: Sequence[Exception]) -> None:

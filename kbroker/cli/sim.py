@@ -28,6 +28,10 @@ Examples:
 """
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("sim", epilog=EPILOG)
 def sim(
     seed: Annotated[int, typer.Option("--seed", "-s", help="What everything follows from.")] = 1,
     nodes: Annotated[

@@ -72,6 +72,12 @@ def test_help_has_examples(cli: Cli, command: tuple[str, ...]) -> None:
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, line
 
 
+@pytest.mark.parametrize("command", LEAVES, ids=" ".join)
+def test_every_option_is_explained(command: tuple[str, ...]) -> None:
+    unexplained = [each.name for each in TREE[command].params if not getattr(each, "help", None)]
+    assert unexplained == []
+
+
 def test_nothing_at_all_helps(cli: Cli) -> None:
     result = cli()
     assert result.code == 0

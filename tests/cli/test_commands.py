@@ -143,6 +143,30 @@ def test_an_offset_outside_of_the_partition_is_said(
     assert before.err == f"{kafka_topic}-0 begins at 4; reading from there, not from 2\n"
 
 
+def test_what_was_done_is_said_in_json(kbroker: Kbroker, kafka_topic: str) -> None:
+    def rows(*arguments: str) -> list[dict[str, Any]]:
+        result = kbroker(*arguments, "--json")
+        assert (result.code, result.err) == (0, "")
+        return list(map(json.loads, result.lines))
+
+    created = {"topic": "json-a", "partitions": 2, "replicas": 1}
+    assert rows("topics", "create", "json-a", "-p", "2") == [created]
+    assert rows("topics", "delete", "json-a") == [{"topic": "json-a"}]
+    kbroker("produce", kafka_topic, text="x")
+    group = f"json-{kafka_topic}"
+    kbroker("consume", kafka_topic, "--group", group, "-e", "-n", "1")
+    forgotten = rows("groups", "delete-offsets", group, kafka_topic)
+    assert forgotten == [{"group": group, "topics": [kafka_topic]}]
+
+
+def test_of_all_topics_some_are_shown(kbroker: Kbroker, kafka_topic: str) -> None:
+    every = [json.loads(line) for line in kbroker("topics", "describe", "--json").lines]
+    assert kafka_topic in {row["topic"] for row in every}
+    assert not any(row["topic"].startswith("__") for row in every)
+    for option in ("--under-replicated", "--unavailable"):
+        assert kbroker("topics", "describe", option).lines == []
+
+
 def test_a_bad_topic_setting_is_one_line(kbroker: Kbroker) -> None:
     result = kbroker("topics", "create", "cli-bad", "--config", "retention.ms=soon")
     assert result.code == 1

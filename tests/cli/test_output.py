@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,10 +13,15 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.output import counted, show
+from kbroker.cli.output import counted, report, show
 from kbroker.testing import EmbeddedBroker
 
 LONG = "orders-" + "x" * 200
+
+
+def without_style(text: str) -> str:
+    """What is seen of it: no escape sequences for bold letters."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def on_a_terminal(command: list[str], columns: int) -> str:
@@ -33,7 +39,7 @@ def on_a_terminal(command: list[str], columns: int) -> str:
     finally:
         os.close(ours)
         assert process.wait(60) == 0
-    return seen.decode()
+    return without_style(seen.decode())
 
 
 @pytest.mark.parametrize("columns", [80, 20])
@@ -90,3 +96,57 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_counted(count: int, text: str) -> None:
     assert counted(count, "record") == text
+
+
+def test_wide_cells_get_more_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And headings of several words, before a name would have to go beyond the terminal."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "50")
+    row = {"topic": "orders-2026", "start_offset": 5, "in_sync_replicas": [1], "value": "x" * 60}
+    show([row], list(row), as_json=False, wide=("value",))
+    lines = without_style(capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "orders-2026" in "".join(lines)
+    assert "".join(lines).count("x") == 60
+    assert not any("start offset" in line for line in lines)
+    short = {"topic": "a", "start_offset": 5, "value": "y"}
+    show([short], list(short), as_json=False, wide=("value",))
+    assert "start offset" in capsys.readouterr().out
+
+
+def test_a_list_is_broken_between_its_items(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    row = {"group": "billing", "topics": ["orders-of-shops", "prices-of-shops", "a"], "lag": 5}
+    show([row], list(row), as_json=False)
+    lines = [line.split() for line in without_style(capsys.readouterr().out).splitlines()]
+    assert lines[2:] == [["billing", "orders-of-shops,", "5"], ["prices-of-shops,"], ["a"]]
+
+
+def test_sections(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal; a pipe gets whole rows."""
+    rows = [{"group": group, "state": "Empty", "lag": lag} for group, lag in ("a1", "a2", "b3")]
+    columns, sections = ("group", "state", "lag"), ("group", "state")
+    show(rows, columns, as_json=False, sections=sections)
+    assert capsys.readouterr().out.splitlines()[0] == "a\tEmpty\t1"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    show(rows, columns, as_json=False, sections=sections)
+    lines = without_style(capsys.readouterr().out).splitlines()
+    assert [line.strip() for line in lines] == [
+        *("a  Empty", "lag", "\u2500\u2500\u2500", "1", "2"),
+        *("", "b  Empty", "lag", "\u2500\u2500\u2500", "3"),
+    ]
+    show([], columns, as_json=False, sections=sections)
+    assert "lag" in capsys.readouterr().out
+
+
+def test_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"topic": "a", "partitions": 2}]
+    report(rows, lambda row: f"created {row['topic']}", as_json=False)
+    assert capsys.readouterr() == ("", "created a\n")
+    report(rows, lambda row: "", as_json=True)
+    assert capsys.readouterr() == ('{"topic": "a", "partitions": 2}\n', "")

@@ -61,6 +61,11 @@ def test_a_share_group_is_shown_reset_and_deleted(
     for member in ("one", "two"):
         beat(kafka_broker, group, topic, member, 0)
     assert [row[-1] for row in described(kbroker, group)] == [["one", "two"]]
+    members = list(map(json.loads, kbroker("groups", "members", group, "--json").lines))
+    assert [(each["member"], each["partitions"]) for each in members] == [
+        ("one", [f"{topic}-0"]),
+        ("two", [f"{topic}-0"]),
+    ]
     refused = kbroker("groups", "reset-offsets", group, "--to-latest", "--execute")
     assert refused.code == 1
     assert "NON_EMPTY_GROUP" in refused.err or "empty" in refused.err

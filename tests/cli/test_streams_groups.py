@@ -56,4 +56,6 @@ def test_the_member_of_a_task_is_that_of_its_partitions(
         ("streams-in", 1, ["worker"]),
     ]
     assert {row["state"] for row in rows} == {"Stable"}
+    (member,) = map(json.loads, kbroker("groups", "members", group, "--json").lines)
+    assert (member["member"], member["partitions"]) == ("worker", ["streams-in-0", "streams-in-1"])
     assert f"{group}\tStable\tstreams\tstreams" in kbroker("groups", "list").lines

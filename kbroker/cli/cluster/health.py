@@ -1,0 +1,147 @@
+"""`kbroker cluster health`: what an operator should look at, and exit code 1 if there is any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import typer
+
+from kbroker.cli.cluster.description import describe_cluster
+from kbroker.cli.cluster.log_dirs import described_log_dirs
+from kbroker.cli.cluster.quorum import described_quorum
+from kbroker.cli.output import counted, note, show
+from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import Client
+    from kbroker.protocol.messages.metadata import MetadataResponse
+
+    Topic = MetadataResponse.MetadataResponseTopic
+
+HEALTH_EPILOG = """
+Looks for brokers that do not answer, partitions without a leader, with replicas out of sync or
+offline, log directories that are offline, and a quorum without a leader or with a voter that has
+never fetched.
+The exit code is 1 if one is found.
+
+\b
+Examples:
+  kbroker cluster health
+  kbroker cluster health --json
+"""
+MAX_NAMES: Final = 20
+"""How many partitions a line names."""
+
+
+class Check(NamedTuple):
+    """One check. problems: names of what is not well."""
+
+    check: str
+    ok: bool
+    problems: Sequence[str]
+
+
+def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
+    """Check brokers, partitions, log directories and the quorum."""
+    checks = run(_health(bootstrap))
+    show(
+        [{**check._asdict(), "problems": _cut(check.problems)} for check in checks],
+        Check._fields,
+        as_json=as_json,
+        wide=("problems",),
+    )
+    bad = [check for check in checks if not check.ok]
+    if bad:
+        note(f"kbroker: {counted(len(bad), 'check')} of {len(checks)} failed")
+        raise typer.Exit(1)
+
+
+def _cut(names: Sequence[str]) -> list[str]:
+    more = len(names) - MAX_NAMES
+    return [*names[:MAX_NAMES], f"and {more:,} more"] if more > 0 else list(names)
+
+
+async def _health(bootstrap: str) -> list[Check]:
+    async with connect(bootstrap) as client:
+        topics = (await client.metadata()).topics
+        described = await describe_cluster(client)
+        fenced = [
+            f"{broker.broker_id} is fenced" for broker in described.brokers if broker.is_fenced
+        ]
+        return [
+            await _brokers(client, fenced),
+            *partition_checks(topics),
+            await _directories(client),
+            await _quorum(client),
+        ]
+
+
+def partition_checks(topics: Iterable[Topic]) -> list[Check]:
+    """Checks of the partitions in a Metadata response."""
+    leaderless: list[str] = []
+    behind: list[str] = []
+    offline: list[str] = []
+    for topic in sorted(topics, key=lambda topic: topic.name or ""):
+        for part in sorted(topic.partitions, key=lambda part: part.partition_index):
+            name = f"{topic.name}-{part.partition_index}"
+            if part.leader_id < 0:
+                leaderless.append(name)
+            elif set(part.replica_nodes) - set(part.isr_nodes):
+                behind.append(name)
+            if part.offline_replicas:
+                offline.append(name)
+    named = {
+        "every partition has a leader": leaderless,
+        "every replica is in sync": behind,
+        "no replica is offline": offline,
+    }
+    return [Check(name, not problems, problems) for name, problems in named.items()]
+
+
+async def _brokers(client: Client, fenced: Sequence[str]) -> Check:
+    from kbroker.protocol.errors import KafkaError
+
+    problems = list(fenced)
+    for node_id in sorted(client.brokers):
+        try:
+            await client.node(node_id)
+        except KafkaError as error:
+            problems.append(f"{node_id}: {error.message}")
+    return Check("every broker answers", not problems, problems)
+
+
+async def _directories(client: Client) -> Check:
+    from kbroker.protocol.errors import ErrorCode, KafkaError
+
+    problems = []
+    for node_id in sorted(client.brokers):
+        try:
+            found = await described_log_dirs(client, node_id, None)
+        except KafkaError:
+            continue  # of a broker that does not answer, which is said already
+        problems += [
+            f"{node_id}: {each.log_dir or 'a directory'}: {ErrorCode(each.error_code).name}"
+            for each in found
+            if each.error_code
+        ]
+    return Check("every log directory is online", not problems, problems)
+
+
+async def _quorum(client: Client) -> Check:
+    from kbroker.protocol.errors import ErrorCode, KafkaError
+
+    title = "the quorum has a leader"
+    try:
+        found = await described_quorum(client)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return Check(title, True, ["this cluster does not tell"])
+        return Check(title, False, [error.message])
+    problems = [] if found.leader_id >= 0 else ["no leader"]
+    problems += [
+        f"voter {voter.replica_id} has never fetched"
+        for voter in found.current_voters
+        if voter.log_end_offset < 0
+    ]
+    return Check(title, not problems, problems)

@@ -1,0 +1,249 @@
+"""`kbroker consume`: records to standard output."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from kbroker.cli.output import Progress, note, progress
+from kbroker.cli.records.formats import FORMAT_EPILOG, Template, record_line
+from kbroker.cli.records.offset_ranges import RANGE_EPILOG, OffsetRange
+from kbroker.cli.records.source import (
+    FROM_THE_BEGINNING,
+    FROM_THE_END,
+    OffsetText,
+    Partitions,
+    ReadCommitted,
+    RecordSource,
+    Regex,
+    Topics,
+    Wanted,
+    matching_topics,
+    offset_range,
+)
+from kbroker.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    connect,
+    not_empty,
+    properties,
+    run,
+)
+from kbroker.model import StartupError, TopicPartition
+
+if TYPE_CHECKING:
+    from kbroker.cli.records.formats import RecordLine
+    from kbroker.client.cluster import Client
+    from kbroker.client.consumer import ConsumedRecord, Reset
+    from kbroker.client.group import GroupConsumer
+
+EPILOG = f"""{RANGE_EPILOG}{FORMAT_EPILOG}
+\b
+Examples:
+  kbroker consume greetings --from-beginning --exit-at-end
+  kbroker consume orders --group billing --max-messages 100
+  kbroker consume orders --partition 0 --offset 1200 --format '%p/%o %T %k = %v'
+  kbroker consume 'orders-.*' --regex --offset @-1h
+  kbroker consume orders:0 --offset 100..200 --json
+"""
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning", "-e", help="Start at the first record; by default at the end."
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        *("--group", "-g"),
+        callback=not_empty,
+        help="Read as a member; offsets are committed.",
+    ),
+]
+MaxMessages = Annotated[
+    int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", "-t", min=0, help="Stop after this many seconds without a record."),
+]
+ExitAtEnd = Annotated[
+    bool, typer.Option("--exit-at-end", "-x", help="Stop at the end as it is now.")
+]
+
+
+class _Limits(NamedTuple):
+    """When to stop; None for never."""
+
+    max_messages: int | None
+    timeout_s: float | None
+    exit_at_end: bool
+
+
+@app.command("consume", epilog=EPILOG)
+def consume(
+    topics: Topics,
+    regex: Regex = False,
+    from_beginning: FromBeginning = False,
+    group: Group = None,
+    partition: Partitions = None,
+    offset: OffsetText = None,
+    max_messages: MaxMessages = None,
+    timeout: Timeout = None,
+    exit_at_end: ExitAtEnd = False,
+    read_committed: ReadCommitted = False,
+    template: Template = "%v",
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print records."""
+    if group is not None and (partition or offset is not None or exit_at_end):
+        raise typer.BadParameter(
+            "a group decides on partitions and offsets itself", param_hint="--group"
+        )
+    is_alone = partition or offset is not None or exit_at_end
+    wanted = Wanted.of(topics, partition, regex=regex)
+    show = record_line(template, as_json=as_json)
+    is_earliest = from_beginning or properties().get("auto.offset.reset") == "earliest"
+    otherwise = FROM_THE_BEGINNING if is_earliest else FROM_THE_END
+    offsets = offset_range(offset, from_beginning=from_beginning, otherwise=otherwise)
+    limits = _Limits(max_messages, timeout, exit_at_end)
+    group = group or (None if is_alone else properties().get("group.id"))
+    if group is not None:
+        run(
+            _consume_group(bootstrap, group, wanted, offsets, limits, read_committed, show),
+            spinner=False,
+        )
+    else:
+        run(_consume(bootstrap, wanted, offsets, limits, read_committed, show), spinner=False)
+
+
+async def _consume(
+    bootstrap: str,
+    wanted: Wanted,
+    offsets: OffsetRange,
+    limits: _Limits,
+    read_committed: bool,
+    show: RecordLine,
+) -> None:
+    from kbroker.client.cluster import READ_COMMITTED
+    from kbroker.client.consumer import ConsumerConfig
+
+    reset: Reset = "earliest" if offsets == FROM_THE_BEGINNING else "latest"
+    config = properties().consumer(ConsumerConfig(auto_offset_reset=reset))
+    if read_committed:
+        config = replace(config, isolation_level=READ_COMMITTED)
+    async with connect(bootstrap) as client:
+        source = RecordSource(client, config, wanted, offsets)
+        try:
+            await source.open(exit_at_end=limits.exit_at_end)
+            with _progress(limits) as done:
+                await _print(source, limits, show, done)
+        finally:
+            source.close()
+
+
+def _progress(limits: _Limits) -> AbstractContextManager[Progress]:
+    return progress("records", limits.max_messages, visible=not sys.stdout.isatty())
+
+
+async def _consume_group(
+    bootstrap: str,
+    group: str,
+    wanted: Wanted,
+    offsets: OffsetRange,
+    limits: _Limits,
+    read_committed: bool,
+    show: RecordLine,
+) -> None:
+    from kbroker.client.cluster import READ_COMMITTED
+    from kbroker.client.consumer import ConsumerConfig
+    from kbroker.client.group import GroupConfig, GroupConsumer
+
+    reset: Reset = "earliest" if offsets == FROM_THE_BEGINNING else "latest"
+    config = properties().group(
+        GroupConfig(
+            auto_offset_reset=reset,
+            auto_commit=False,
+            consumer=ConsumerConfig(auto_offset_reset=reset),
+        )
+    )
+    if read_committed:
+        config = replace(config, consumer=replace(config.consumer, isolation_level=READ_COMMITTED))
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect(bootstrap))
+        topics = await _subscription(client, wanted)
+        member = await stack.enter_async_context(GroupConsumer(client, group, topics, config))
+        with _progress(limits) as done:
+            await _print(member, limits, show, done)
+
+
+async def _subscription(client: Client, wanted: Wanted) -> list[str]:
+    """The topics of a group's member. Notes those that do not exist: a group waits for them, which
+    looks like topics without records.
+    """
+    from kbroker.protocol.errors import ErrorCode
+
+    if any(chosen.indexes for chosen in wanted.names):
+        raise StartupError("a group decides on partitions itself; leave them out")
+    topics = [topic for topic, _ in await matching_topics(client, wanted)]
+    if not topics:
+        raise StartupError("no topic matches")
+    for topic in (await client.metadata(topics)).topics:
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            note(f"topic {topic.name} does not exist; waiting for it")
+    return topics
+
+
+async def _commit(source: RecordSource | GroupConsumer, records: Sequence[ConsumedRecord]) -> None:
+    """Commit exactly the records that were printed. Records that are not committed before a
+    rebalance are printed again by their next owner.
+    """
+    from kbroker.client.group import REJOIN
+    from kbroker.protocol.errors import KafkaError
+
+    if not records or isinstance(source, RecordSource):
+        return
+    offsets = {
+        TopicPartition(record.topic, record.partition): record.offset + 1 for record in records
+    }
+    try:
+        await source.commit(offsets)
+    except KafkaError as error:
+        if error.code not in REJOIN and not error.code.retriable:
+            raise
+
+
+async def _print(
+    source: RecordSource | GroupConsumer, limits: _Limits, show: RecordLine, done: Progress
+) -> None:
+    """Until a limit is reached, or for ever."""
+    write = sys.stdout.buffer.write
+    left = limits.max_messages
+    last_s = time.monotonic()
+    while not (isinstance(source, RecordSource) and source.is_done):
+        records = await source.poll()
+        if left is not None:
+            records = records[:left]
+            left -= len(records)
+        for record in records:
+            write(show(record))
+        sys.stdout.buffer.flush()
+        done.advance(len(records))
+        await _commit(source, records)
+        now_s = time.monotonic()
+        if records:
+            last_s = now_s
+        elif limits.timeout_s is not None and now_s - last_s >= limits.timeout_s:
+            return
+        if left == 0:
+            return

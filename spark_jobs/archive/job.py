@@ -1,0 +1,205 @@
+"""`archive`: topics to Parquet files, every record exactly once, for any reader.
+
+A batch's files are written hidden; a commit in the output names them and the offsets they reach;
+then they are renamed to names made of their content. What was cut off is finished by the next start
+or written again by the same batch, whose offsets Spark's checkpoint fixed. So a record is in one
+visible file, and the output itself says how far it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..checkpoint import format_offsets
+from ..errors import JobError, first_cause
+from ..kafka_source import read_stream, record_limit
+from ..progress import Progress, Reporter, Totals, listen
+from ..running import await_end
+from ..session import check_kafka_source, ship
+from ..topic_checks import counted
+from .batches import ArchiveBatches, batches_of
+from .commits import Commit, newest_commit
+from .opening import Opened, check_start, opened
+from .options import ArchiveOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+COLUMNS = (
+    *("key", "value", "headers", "topic", "partition", "offset", "timestamp"),
+    "timestampType",
+)
+"""Of the rows: binary, binary, array<struct<key string, value binary>>, string, int, long,
+timestamp, int (0 CreateTime, 1 LogAppendTime).
+"""
+
+ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_BATCH_BYTES = 16 * 1024 * 1024
+ARROW_BATCH_RECORDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run did. totals: of this run; archived: records in the whole output."""
+
+    totals: Totals
+    archived: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "rows": self.totals.rows,
+            "batches": self.totals.batches,
+            "files": self.totals.files,
+            "end_offsets": self.totals.end,
+            "archived": self.archived,
+        }
+
+    def to_text(self, options: ArchiveOptions) -> str:
+        """The line at the end of a run."""
+        return (
+            f"archived {counted(self.totals.rows, 'record')} of {options.subscription} to "
+            f"{options.output} in {counted(self.totals.batches, 'batch')} and "
+            f"{counted(self.totals.files, 'file')}"
+        )
+
+
+def describe_check(options: ArchiveOptions) -> str:
+    """What a start would do, in one line; nothing is changed. Raises JobError or StartRefused."""
+    plan, view = check_start(options)
+    names = sorted(view.topics)
+    shown = ", ".join(names[:5]) + (" and more" if len(names) > 5 else "")
+    topics = f"topics {shown}" if view.is_known else f"topics not checked: {view.unknown_because}"
+    actions = {
+        "begin": "begins a new archive",
+        "continue": "goes on where it stopped",
+        "resume": f"resumes from {options.resume_from}",
+        "finish resume": "finishes the resume that was cut off",
+    }
+    return "; ".join((f"{options.output}: {actions[plan.action]}", topics, *plan.notes))
+
+
+def archive(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    *,
+    reporter: Reporter | None = None,
+    stop: threading.Event | None = None,
+) -> Summary:
+    """Run the job: to the end of what there is now, or with a trigger until `stop` is set.
+
+    Raises StartRefused if output, checkpoint and cluster do not fit together, JobError if the query
+    failed; what was committed stays.
+    """
+    stopping = stop if stop is not None else threading.Event()
+    progress = Progress(options.query_name, reporter or Reporter("none"))
+    with opened(options) as archive_:
+        batches = _batches(archive_, progress, stopping.is_set)
+        listener = listen(spark, progress, options.query_name)
+        try:
+            query = start_archive(spark, archive_, batches)
+            try:
+                await_end(query, stopping)
+            except Exception as error:  # StreamingQueryException, or py4j's
+                raise _reason(error, batches.failure) from error
+            failure = batches.failure  # while it was being stopped
+            # ConnectionError: the JVM was ended by the same signal.
+            if isinstance(failure, JobError | OSError) and not isinstance(failure, ConnectionError):
+                raise _reason(failure, failure)
+            progress.wait()
+        finally:
+            with suppress(Exception):  # py4j's, where the JVM has ended
+                spark.streams.removeListener(listener)
+        commit = newest_commit(archive_.output)
+    return Summary(progress.totals, commit.records if commit is not None else 0, archive_.notes)
+
+
+def start_archive(
+    spark: SparkSession, archive_: Opened, batches: Callable[..., None]
+) -> StreamingQuery:
+    """Start the query of an opened archive. Raises JobError."""
+    from .staged_parquet import register
+
+    ship(spark)
+    register(spark)
+    try:
+        check_kafka_source(spark)
+        with _arrow_batches(spark, archive_.view.record_bytes):
+            return _writer(spark, archive_).foreachBatch(batches).start()
+    except JobError:
+        raise
+    except Exception as error:  # pyspark's own, and Java's through py4j
+        raise JobError(f"archive cannot start: {first_cause(error)}") from error
+
+
+def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
+    options = archive_.options
+    frame = read_stream(
+        spark,
+        options.bootstrap_servers,
+        options.subscription,
+        _source_options(options.source_options, archive_),
+        record_limit(options.source_options, options.max_bytes_per_trigger, archive_.view),
+    )
+    writer = (
+        frame.select(*COLUMNS)
+        .writeStream.queryName(options.query_name)
+        .option("checkpointLocation", archive_.query.uri)
+    )
+    if options.trigger is None:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=options.trigger)
+
+
+@contextmanager
+def _arrow_batches(spark: SparkSession, record_bytes: float | None) -> Iterator[None]:
+    """Queries that start in this block get Arrow batches of about ARROW_BATCH_BYTES: of large
+    records fewer than ARROW_BATCH_RECORDS, as a batch of Arrow cannot have 2 GB.
+    """
+    if record_bytes is None:
+        yield
+        return
+    records = min(max(int(ARROW_BATCH_BYTES / record_bytes), 1), ARROW_BATCH_RECORDS)
+    before = spark.conf.get(ARROW_SETTING)
+    spark.conf.set(ARROW_SETTING, str(records))
+    try:
+        yield
+    finally:
+        spark.conf.set(ARROW_SETTING, before)
+
+
+def _source_options(given: Mapping[str, str], archive_: Opened) -> dict[str, str]:
+    """The source's options; a query that resumes begins at its own offsets."""
+    starting = archive_.identity.starting
+    if not starting:
+        return dict(given)
+    kept = {name: value for name, value in given.items() if not name.startswith("starting")}
+    return {**kept, "startingOffsets": format_offsets(starting)}
+
+
+def _batches(
+    archive_: Opened, progress: Progress, is_stopping: Callable[[], bool]
+) -> ArchiveBatches:
+    from .staged_parquet import write_staged
+
+    batches = batches_of(archive_, write_staged)
+    batches.is_stopping = is_stopping
+
+    def count(commit: Commit) -> None:
+        progress.totals.files += len(commit.files)
+
+    batches.on_commit = count
+    return batches
+
+
+def _reason(error: Exception, failure: Exception | None) -> JobError:
+    """What to raise for a query that failed: what its batch function raised, if that was it."""
+    if isinstance(failure, JobError):
+        return failure
+    return JobError(f"archive stopped: {first_cause(failure or error)}")

@@ -1,0 +1,250 @@
+"""The decision of a start: whether output, checkpoint and cluster tell one story.
+
+Pure: `Situation` is what was found, `decide` gives a `Plan` or raises StartRefused with one line
+that says what a restart would lose or repeat. Carrying the plan out is in `opening`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ..checkpoint import Offsets, QueryLog
+from ..cluster import Topics
+from ..errors import StartRefused
+from ..identity import Identity
+from ..topic_checks import Finding, check_topics, counted
+from .commits import NO_BATCH, Commit
+from .layout import LEVELS
+
+JOB: Final = "archive"
+ResumeFrom = Literal["output", "checkpoint", "group", "earliest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a start finds. output, checkpoint: as messages name them. commit: the output's newest.
+    foreign: why the output is not an archive's, empty if it is one or is empty. topics: None if the
+    cluster could not be asked. group: offsets of the group of --resume-from group.
+    """
+
+    output: str
+    checkpoint: str
+    layout: tuple[str, ...]
+    topics: Topics | None
+    identity: Identity | None = None
+    log: QueryLog = field(default_factory=lambda: QueryLog(-1, -1, {}))
+    commit: Commit | None = None
+    foreign: str = ""
+    has_unknown_checkpoint: bool = False
+    fail_on_data_loss: bool = True
+    resume_from: ResumeFrom | None = None
+    group: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a start does: begin, continue the checkpoint's query, or begin another query at
+    `positions` (resume). is_rewound: files from those positions on are removed first, their
+    records archived again. recreated: topics whose records are a new generation. notes: lines for
+    the user.
+    """
+
+    action: Literal["begin", "continue", "resume", "finish resume"]
+    positions: Offsets = field(default_factory=dict)
+    recreated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def decide(found: Situation) -> Plan:
+    """The plan. Raises StartRefused."""
+    _refuse_foreign(found)
+    _refuse_other_layout(found)
+    if found.resume_from is not None:
+        return _resume(found)
+    identity, commit = found.identity, found.commit
+    if commit is None or _is_empty(commit):
+        if found.log.committed >= 0:
+            _refuse_lost_output(found)
+        is_paired = (
+            identity is not None
+            and commit is not None
+            and identity.checkpoint_id == commit.checkpoint_id
+        )
+        return Plan("continue" if is_paired else "begin")
+    if identity is None:
+        raise StartRefused(
+            f"{found.output} holds {counted(commit.records, 'record')} and its checkpoint "
+            f"{found.checkpoint} is missing or another: beginning anew would repeat them or lose "
+            "what came behind them. --resume-from output goes on where the output ends; or name "
+            "its own --checkpoint, or another --output"
+        )
+    if commit.query > identity.query:
+        return Plan("finish resume", commit.positions)
+    _refuse_other_times(found, identity, commit)
+    notes = _refuse_topics(found, identity, commit)
+    return Plan("continue", notes=notes)
+
+
+def _is_empty(commit: Commit) -> bool:
+    return not commit.records and commit.batch_id == NO_BATCH and not commit.positions
+
+
+def _refuse_foreign(found: Situation) -> None:
+    if found.foreign:
+        raise StartRefused(f"{found.foreign}; name another --output")
+    if found.has_unknown_checkpoint:
+        raise StartRefused(
+            f"{found.checkpoint} is a checkpoint that archive did not make (no identity.json): "
+            "name another --checkpoint"
+        )
+    identity, commit = found.identity, found.commit
+    if identity is not None and identity.job != JOB:
+        raise StartRefused(
+            f"{found.checkpoint} is the checkpoint of the job {identity.job}: name another "
+            "--checkpoint"
+        )
+    if identity is None or commit is None or identity.checkpoint_id == commit.checkpoint_id:
+        return
+    if _is_empty(commit) and found.log.committed < 0:
+        return
+    raise StartRefused(
+        f"{found.output} was written with another checkpoint than {found.checkpoint}, which "
+        f"belongs to {identity.output}: going on would repeat or lose records. Name the "
+        "--checkpoint that belongs to this output, or another --output"
+    )
+
+
+def _refuse_other_layout(found: Situation) -> None:
+    commit = found.commit
+    if commit is not None and not _is_empty(commit) and commit.layout != found.layout:
+        there = ",".join(commit.layout) or "none"
+        wanted = ",".join(level for level in LEVELS if level in found.layout) or "none"
+        raise StartRefused(
+            f"{found.output} has the layout {there}: with {wanted} beside it readers would miss "
+            f"its {counted(commit.records, 'record')}. Give --layout {there}, or another --output "
+            "and --checkpoint"
+        )
+
+
+def _refuse_lost_output(found: Situation) -> None:
+    position = sum(sum(offsets.values()) for offsets in found.log.position.values())
+    raise StartRefused(
+        f"{found.checkpoint} says that offsets up to {_shown(found.log.position)} are archived, "
+        f"but {found.output} has none of them: going on would leave out up to "
+        f"{counted(position, 'record')}. Bring the output back; or --resume-from earliest archives "
+        "what Kafka still has, --resume-from checkpoint goes on without them"
+    )
+
+
+def _refuse_other_times(found: Situation, identity: Identity, commit: Commit) -> None:
+    """The output and the checkpoint must be of the same moment: neither an older copy."""
+    log, batch_id = found.log, commit.batch_id
+    if identity.query > commit.query or batch_id < log.committed:
+        lost = _distance(commit.positions, log.position)
+        raise StartRefused(
+            f"{found.output} is older than {found.checkpoint} (batch {batch_id} and "
+            f"{log.committed}): going on would leave out {counted(lost, 'record')}. "
+            "--resume-from output archives them if Kafka still has them, --resume-from checkpoint "
+            "goes on without them"
+        )
+    ends = log.ends.get(batch_id)
+    is_other = ends is not None and any(
+        commit.positions.get(topic) != offsets for topic, offsets in ends.items()
+    )
+    if batch_id > log.planned or is_other:
+        repeated = _distance(log.position, commit.positions)
+        raise StartRefused(
+            f"{found.checkpoint} is older than {found.output} (batch {log.planned} and "
+            f"{batch_id}): going on would repeat or lose {counted(repeated, 'record')}. "
+            "--resume-from output goes on where the output ends"
+        )
+
+
+def _refuse_topics(found: Situation, identity: Identity, commit: Commit) -> tuple[str, ...]:
+    """Raises for topics that are no longer what they were; gives notes on what is ignored."""
+    if found.topics is None:
+        return ()
+    findings = check_topics(identity.topics, commit.positions, found.topics)
+    refused = [
+        finding
+        for finding in findings
+        if found.fail_on_data_loss or finding.kind in ("recreated", "shrunk")
+    ]
+    if refused:
+        raise StartRefused(_refusal(found, refused[0], len(refused)))
+    return tuple(finding.text for finding in findings)
+
+
+def _refusal(found: Situation, finding: Finding, count: int) -> str:
+    ways = {
+        "recreated": "--resume-from earliest archives the new topic beside the old records",
+        "shrunk": "--resume-from earliest archives the new topic beside the old records",
+        "truncated": "--resume-from output goes on behind the gap, as does --failOnDataLoss false",
+        "not read": f"add {finding.topic} to --subscribe, or pass --failOnDataLoss false",
+    }
+    more = f" (and {count - 1} more topics)" if count > 1 else ""
+    place = f"{found.checkpoint}: " if finding.kind == "not read" else ""
+    return f"{place}{finding.text}{more}. {ways[finding.kind]}; or name another --output"
+
+
+def _resume(found: Situation) -> Plan:
+    """Another query from where the user wants; partitions that are not named begin at the first
+    offset.
+    """
+    sources: dict[str, Offsets] = {
+        "output": found.commit.positions if found.commit is not None else {},
+        "checkpoint": found.log.position,
+        "group": found.group,
+        "earliest": {},
+    }
+    wanted = sources[found.resume_from or "earliest"]
+    if found.resume_from in ("output", "checkpoint") and not wanted:
+        place = found.output if found.resume_from == "output" else found.checkpoint
+        raise StartRefused(f"--resume-from {found.resume_from}: {place} has no offsets to go on at")
+    if found.topics is None:
+        if not wanted:
+            raise StartRefused(
+                f"--resume-from {found.resume_from} needs the topics' offsets, which can't be "
+                "asked for over TLS or SASL: give --resume-from output"
+            )
+        return Plan("resume", wanted)
+    known = found.identity.topics if found.identity is not None else {}
+    findings = check_topics(known, wanted, found.topics)
+    recreated = {finding.topic for finding in findings if finding.kind in ("recreated", "shrunk")}
+    if found.commit is not None:
+        recreated |= {
+            topic
+            for topic, topic_id in found.commit.topic_ids.items()
+            if topic_id and topic in found.topics and found.topics[topic].topic_id != topic_id
+        }
+    positions = {
+        topic: {
+            partition: first
+            if topic in recreated
+            else min(
+                max(wanted.get(topic, {}).get(partition, first), first), facts.latest[partition]
+            )
+            for partition, first in facts.earliest.items()
+        }
+        for topic, facts in found.topics.items()
+    }
+    notes = tuple(f"resuming although {finding.text}" for finding in findings)
+    return Plan("resume", positions, tuple(sorted(recreated)), notes)
+
+
+def _distance(start: Offsets, end: Offsets) -> int:
+    return sum(
+        max(0, offset - start.get(topic, {}).get(partition, 0))
+        for topic, offsets in end.items()
+        for partition, offset in offsets.items()
+    )
+
+
+def _shown(offsets: Offsets) -> str:
+    places = [
+        f"{topic}-{partition}:{offset}"
+        for topic, partitions in sorted(offsets.items())
+        for partition, offset in sorted(partitions.items())
+    ]
+    return ", ".join(places[:3]) + (" and more" if len(places) > 3 else "")

@@ -1,0 +1,92 @@
+"""What Spark's checkpoint of a query says: which batches are planned, which are done, and their
+offsets.
+
+`offsets/N` fixes the end offsets of batch N before the batch runs, `commits/N` follows it. The
+files' form is that of Spark 2.1 and later: `v1`, a line of batch metadata, a line per source.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from .errors import JobError
+from .storage import Folder
+
+Offsets = dict[str, dict[int, int]]
+"""Next offset by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLog:
+    """The newest planned and the newest committed batch, -1 for none. ends: by batch id, of those
+    two and the one before.
+    """
+
+    planned: int
+    committed: int
+    ends: dict[int, Offsets]
+
+    @property
+    def position(self) -> Offsets:
+        """Next offsets behind the newest committed batch; empty before the first."""
+        return self.ends.get(self.committed, {})
+
+
+def read_query_log(query: Folder) -> QueryLog:
+    """What the checkpoint folder of one query says. Raises JobError if it cannot be read."""
+    planned = _newest(query, "offsets")
+    committed = _newest(query, "commits")
+    if committed > planned:
+        raise JobError(
+            f"{query} is incomplete: batch {committed} is committed and has no offsets; bring the "
+            "folder back whole, or remove it"
+        )
+    ends = {
+        batch_id: offsets
+        for batch_id in {planned - 1, planned, committed}
+        if batch_id >= 0 and (offsets := batch_ends(query, batch_id)) is not None
+    }
+    return QueryLog(planned, committed, ends)
+
+
+def batch_ends(query: Folder, batch_id: int) -> Offsets | None:
+    """The end offsets (exclusive) of a planned batch; None if Spark has not planned it, or has
+    purged it. Raises JobError if the file cannot be understood.
+    """
+    content = query.read(f"offsets/{batch_id}")
+    if content is None:
+        return None
+    lines = content.decode(errors="replace").splitlines()
+    try:
+        if lines[0] != "v1":
+            raise ValueError(f"version {lines[0]}")
+        return parse_offsets(lines[2])
+    except (ValueError, IndexError, AttributeError) as error:
+        raise JobError(
+            f"{query}/offsets/{batch_id} is damaged ({error}): bring it back from a copy, or "
+            "choose --resume-from output"
+        ) from error
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Spark's JSON of offsets: `{"orders":{"0":12}}`. Raises ValueError."""
+    topics: dict[str, dict[str, int]] = json.loads(text)
+    return {
+        topic: {int(partition): int(offset) for partition, offset in offsets.items()}
+        for topic, offsets in topics.items()
+    }
+
+
+def format_offsets(offsets: Offsets) -> str:
+    """Offsets as Spark's options take them."""
+    return json.dumps(
+        {
+            topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
+            for topic, partitions in sorted(offsets.items())
+        }
+    )
+
+
+def _newest(query: Folder, log: str) -> int:
+    return max((int(name) for name in query.names(log) if name.isdecimal()), default=-1)

@@ -1,0 +1,187 @@
+"""The command line: `python -m spark_jobs JOB`, `kbroker jobs JOB`, and spark-submit's.
+
+A mistake is one line on standard error. Exit codes: 0 also after Ctrl-C and SIGTERM, which end the
+batch; 1 where the job cannot run; 2 where a start would lose or repeat records, or for arguments
+that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from . import archive, bundle, spark_conf
+from .archive.job import describe_check
+from .archive.options import ARCHIVE_OPTIONS, archive_options
+from .errors import JobError
+from .java import java_problem
+from .options import add_options, collect
+from .progress import Reporter, Style
+from .running import stop_on_signals
+from .session import open_session, started_by_spark_submit
+from .storage import absolute
+from .verify.options import VERIFY_OPTIONS, verify_options
+
+if TYPE_CHECKING:
+    from .archive import ArchiveOptions
+
+PROGRAM = "spark_jobs"
+
+ARCHIVE_EXAMPLES = """
+examples:
+  everything there is now, then stop:
+    python -m spark_jobs archive --topics orders,payments --output archive/
+  keep going, a batch every minute:
+    python -m spark_jobs archive --topics orders --output archive/ --every '1 minute'
+  options from a file, as a secret must be:
+    python -m spark_jobs archive --config orders.properties
+  what a start would do:
+    python -m spark_jobs check archive --config orders.properties
+  on a cluster:
+    python -m spark_jobs bundle
+    spark-submit --packages "$(python -m spark_jobs spark-conf --packages)" \\
+      --py-files spark_jobs.zip spark_jobs/__main__.py archive --config orders.properties
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(2, f"{self.prog}: {message}. See: {self.prog} --help\n")
+
+
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The arguments of all jobs."""
+    top = _Parser(prog=program, description="PySpark jobs over Kafka topics.", allow_abbrev=False)
+    jobs = top.add_subparsers(dest="job", required=True, metavar="JOB")
+    _add_archive(jobs.add_parser("archive", help="topics to Parquet, each record once"))
+    verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
+    _add_verify(verified)
+    checked = jobs.add_parser("check", help="what a start of a job would do, without a change")
+    of_job = checked.add_subparsers(dest="checked_job", required=True, metavar="JOB")
+    _add_archive(of_job.add_parser("archive", help="the start of archive"))
+    bundled = jobs.add_parser("bundle", help="write the pack as a zip for spark-submit --py-files")
+    bundled.add_argument("path", nargs="?", default=bundle.DEFAULT_NAME)
+    conf = jobs.add_parser(
+        "spark-conf", help="print packages and options for the installed pyspark"
+    )
+    form = conf.add_mutually_exclusive_group()
+    form.add_argument("--packages", action="store_true", help="only the packages' coordinates")
+    form.add_argument("--submit", action="store_true", help="as arguments of spark-submit")
+    return top
+
+
+def _add_archive(job: argparse.ArgumentParser) -> None:
+    job.formatter_class = argparse.RawDescriptionHelpFormatter
+    job.description = archive.__doc__
+    job.epilog = ARCHIVE_EXAMPLES
+    job.allow_abbrev = False
+    add_options(job, ARCHIVE_OPTIONS)
+    job.add_argument("--master", help="of the session (default: local[*])")
+    job.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
+    job.add_argument(
+        "--progress",
+        choices=("auto", "line", "json", "none"),
+        default="auto",
+        help="of each batch, on standard error (default: a line in a terminal, else none)",
+    )
+
+
+def _add_verify(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "A topic by itself, or against a copy of it (a topic, an archive): records, ranges, "
+        "missing offsets, duplicates and hashes per partition. Exit code 1 if anything differs."
+    )
+    job.allow_abbrev = False
+    add_options(job, VERIFY_OPTIONS)
+    job.add_argument("--master", help="of the session (default: local[*])")
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
+
+
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Run a command line (sys.argv by default). Returns the exit code."""
+    arguments, rest = parser(program).parse_known_args(argv)
+    try:
+        return _run(arguments, rest)
+    except JobError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
+    if arguments.job in ("bundle", "spark-conf"):
+        if rest:
+            raise JobError(f"unknown option {rest[0]}")
+        return _bundle(arguments.path) if arguments.job == "bundle" else _spark_conf(arguments)
+    if arguments.job == "verify":
+        return _verify(arguments, collect(VERIFY_OPTIONS, arguments, rest))
+    values = collect(ARCHIVE_OPTIONS, arguments, rest)
+    options = archive_options(values)
+    if arguments.job == "check":
+        print(describe_check(options))
+        return 0
+    return _archive(arguments, options, _session_settings(arguments, values))
+
+
+def _session_settings(arguments: argparse.Namespace, values: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the session. Raises JobError without a Java that Spark runs on."""
+    problem = None if started_by_spark_submit() else java_problem()
+    if problem is not None:
+        raise JobError(problem)
+    settings = {name: value for name, value in values.items() if name.startswith("spark.")}
+    if arguments.master is not None:
+        settings["spark.master"] = arguments.master
+    return settings
+
+
+def _bundle(path: str) -> int:
+    count = bundle.write_bundle(Path(path))
+    print(f"{path}: {count} modules, for spark-submit --py-files")
+    return 0
+
+
+def _spark_conf(arguments: argparse.Namespace) -> int:
+    if arguments.packages:
+        print(spark_conf.connector_package())
+    else:
+        print(spark_conf.submit_arguments() if arguments.submit else spark_conf.properties())
+    return 0
+
+
+def _archive(
+    arguments: argparse.Namespace, options: ArchiveOptions, settings: Mapping[str, str]
+) -> int:
+    describe_check(options)  # before Spark takes its seconds
+    reporter = Reporter(cast("Style", arguments.progress))
+    reporter.say("starting Spark; the first start fetches its Kafka connector")
+    stop = threading.Event()
+    with open_session(f"archive {options.subscription}", settings) as spark, stop_on_signals(stop):
+        summary = archive.archive(spark, options, reporter=reporter, stop=stop)
+    for note in summary.notes:
+        print(f"{PROGRAM}: {note}", file=sys.stderr)
+    print(json.dumps(summary.to_json()) if arguments.json else summary.to_text(options))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .verify import job as verify_job  # which needs kbroker's client
+
+    options, path = verify_options(values)
+    settings = _session_settings(arguments, values)
+    verify_job.ranges_of(options.topic)  # before Spark takes its seconds
+    with open_session(f"verify {options.topic.topic}", settings) as spark:
+        if path is None:
+            report = verify_job.verify(spark, options)
+        else:
+            report = verify_job.verify_frame(spark, options, spark.read.parquet(absolute(path)))
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return report.exit_code

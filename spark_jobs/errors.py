@@ -1,0 +1,42 @@
+"""The errors that end a job with one line on standard error, and their exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+
+
+class JobError(Exception):
+    """A problem that the user can fix, reported in one line; exit code 1."""
+
+    exit_code = 1
+
+
+class StartRefused(JobError):
+    """Output, checkpoint and cluster contradict each other: going on would lose or repeat records.
+
+    The message says how many and which options decide; exit code 2.
+    """
+
+    exit_code = 2
+
+
+_PYTHON_TRACE = "Traceback (most recent call last):"
+_PYTHON_ERROR = re.compile(r"^[\w.]*?(\w*(?:Error|Exception|Refused)): (.+)$", re.MULTILINE)
+
+
+def first_cause(error: BaseException) -> str:
+    """The line that names the cause of a failure in Java or in a Python worker, at most 500
+    characters; all of it with SPARK_JOBS_TRACE set.
+    """
+    text = str(error)
+    if os.environ.get("SPARK_JOBS_TRACE"):
+        return text
+    _, is_python, trace = text.partition(_PYTHON_TRACE)
+    raised = _PYTHON_ERROR.findall(trace) if is_python else []
+    if raised:
+        name, message = raised[-1]
+        return f"{name}: {message}"[:500]
+    causes = [line.strip() for line in text.splitlines() if "Caused by:" in line]
+    lines = text.strip().splitlines() or [type(error).__name__]
+    return (causes[-1].removeprefix("Caused by: ") if causes else lines[0])[:500]

@@ -1,0 +1,205 @@
+"""Reading the topic of tokens: the newest committed token of a query, and raw records for `claims`.
+
+A token counts once its transaction is committed. The log is read up to its end, not only to its
+last stable offset: that may be held back by a transaction of another query in the same partition,
+and a token beyond it, if it were not seen, would be a batch written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from kbroker.client.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
+from kbroker.client.consumer import decode_fetched
+from kbroker.client.producer import murmur2
+from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
+from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.compression import Buffer
+from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.protocol.records import Record
+
+from .client import BlockingClient
+from .errors import sink_error
+from .tokens import Token
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+
+
+def tokens_partition(transactional_id: str, partition_count: int) -> int:
+    """The partition of the topic of tokens that belongs to a transactional id."""
+    return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % partition_count
+
+
+def list_offset(
+    client: BlockingClient,
+    topic_partition: TopicPartition,
+    timestamp: int,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> int:
+    """One of the ends of a partition. Raises KafkaError."""
+    topic, partition = topic_partition
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(
+                        partition_index=partition, timestamp=timestamp
+                    )
+                ],
+            )
+        ],
+    )
+    response = client.to_leader(topic_partition, request, ListOffsetsResponse, max_version=7)
+    ((answer,),) = (topic_response.partitions for topic_response in response.topics)
+    if answer.error_code:
+        raise KafkaError(ErrorCode(answer.error_code), f"offsets of {topic_partition}")
+    return answer.offset
+
+
+def fetch(
+    client: BlockingClient, topic_partition: TopicPartition, offset: int, isolation_level: int
+) -> FetchResponse.PartitionData:
+    """One Fetch of a partition, which does not wait for records. Raises KafkaError."""
+    topic, partition = topic_partition
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=FETCH_BYTES,
+        isolation_level=isolation_level,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchRequest.FetchPartition(
+                        partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+                    )
+                ],
+            )
+        ],
+    )
+    response = client.to_leader(topic_partition, request, FetchResponse, max_version=12)
+    if response.error_code:
+        raise KafkaError(ErrorCode(response.error_code), f"Fetch of {topic_partition}")
+    ((data,),) = (topic_response.partitions for topic_response in response.responses)
+    if data.error_code:
+        raise KafkaError(ErrorCode(data.error_code), f"Fetch of {topic_partition} at {offset}")
+    return data
+
+
+def batches_of(data: FetchResponse.PartitionData) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The whole batches of a fetched partition with their headers, control batches too."""
+    buffer = memoryview(data.records if isinstance(data.records, Buffer) else b"")
+    for position, header in iter_any_batches(buffer, partial_ok=True):
+        yield header, buffer[position : position + header.size_bytes]
+
+
+def read_uncommitted(
+    client: BlockingClient, topic_partition: TopicPartition, start: int, end: int
+) -> Iterator[tuple[BatchHeader, Record]]:
+    """The records in [start, end) with their batches, those of control batches and of open and
+    aborted transactions too. Raises KafkaError.
+    """
+    position = start
+    while position < end:
+        data = client.retry(partial(fetch, client, topic_partition, position, READ_UNCOMMITTED))
+        before = position
+        for header, batch in batches_of(data):
+            if header.last_offset < position or header.base_offset >= end:
+                continue
+            for record in iter_any_records(batch, header):
+                if before <= record.offset < end:
+                    yield header, record
+            position = header.next_offset
+        if position == before:
+            raise _not_there_yet(topic_partition, position)
+
+
+def _not_there_yet(topic_partition: TopicPartition, offset: int) -> KafkaError:
+    """A Fetch below the end of the partition gave nothing; it may be retried."""
+    return KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic_partition} returns no records at offset {offset}"
+    )
+
+
+class TokenLog:
+    """The tokens of one transactional id, for its driver."""
+
+    def __init__(
+        self, client: BlockingClient, topic_partition: TopicPartition, transactional_id: str
+    ) -> None:
+        self.topic_partition = topic_partition
+        self._client = client
+        self._key = transactional_id.encode()
+        self._position: int | None = None
+        self._token: Token | None = None
+
+    def read(self) -> tuple[Token | None, int]:
+        """The newest committed token, and the end of the log: claims of a transaction that begins
+        now come after it.
+
+        To be called after InitProducerId has been answered: every transaction of the id has its
+        markers in the log then. Later calls read from where the last one ended. Raises SinkError.
+        """
+        try:
+            return self._client.retry(self._read)
+        except KafkaError as error:
+            raise sink_error(error, f"reading tokens from {self.topic_partition}") from error
+
+    def _read(self) -> tuple[Token | None, int]:
+        end = list_offset(self._client, self.topic_partition, LATEST_TIMESTAMP)
+        position = self._read_stable(end)
+        return self._read_unstable(position, end), end
+
+    def _read_stable(self, end: int) -> int:
+        """Read committed records up to the last stable offset or end. Returns the position."""
+        position = self._position
+        if position is None:
+            position = list_offset(self._client, self.topic_partition, EARLIEST_TIMESTAMP)
+        while position < end:
+            data = fetch(self._client, self.topic_partition, position, READ_COMMITTED)
+            records, following = decode_fetched(
+                self.topic_partition, data, position, READ_COMMITTED
+            )
+            for record in records:
+                if record.key == self._key and record.value is not None:
+                    self._token = Token.decode(record.value)
+            if following == position:
+                if data.last_stable_offset > position:
+                    raise _not_there_yet(self.topic_partition, position)
+                break
+            position = following
+        self._position = position
+        return position
+
+    def _read_unstable(self, start: int, end: int) -> Token | None:
+        """The newest token, with those above the last stable offset. The cleaner removes nothing
+        there, so that each transaction's marker stands behind its records.
+        """
+        token = self._token
+        undecided: dict[int, Token] = {}
+        for header, record in read_uncommitted(self._client, self.topic_partition, start, end):
+            if header.is_control:
+                decided = undecided.pop(header.producer_id, None)
+                if decided is not None and control_type(record) is ControlType.COMMIT:
+                    token = decided
+            elif record.key == self._key and record.value is not None:
+                undecided[header.producer_id] = Token.decode(record.value)
+        if undecided:
+            raise KafkaError(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction of the query is not decided yet"
+            )
+        return token

@@ -1,0 +1,137 @@
+"""What `__spark_batches` holds: tokens of finished batches, and claims of task attempts.
+
+Both are JSON. A token's key is the transactional id; the newest one of a committed transaction says
+how far its query is. A claim's key names a target partition too; the first one of a producer epoch
+says which task attempt may write to it. How they are read is in `token_log` and `claims`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kbroker.client.cluster import TopicPartition
+
+from .errors import SinkError
+
+TOKEN_VERSION: Final = 1
+CLAIM_SEPARATOR: Final = "/claim/"
+
+EndOffsets = Mapping[str, Mapping[int, int]]
+"""By topic and partition: where a batch ends in its source, exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A batch that is in the topic. query_id: of the checkpoint, empty if unknown."""
+
+    query_id: str
+    batch_id: int
+    records: int
+    end_offsets: EndOffsets = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return json.dumps(
+            {
+                "version": TOKEN_VERSION,
+                "query_id": self.query_id,
+                "batch_id": self.batch_id,
+                "records": self.records,
+                "end_offsets": {
+                    topic: {str(partition): offset for partition, offset in offsets.items()}
+                    for topic, offsets in self.end_offsets.items()
+                },
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Token:
+        """Raises SinkError for a value that is no token."""
+        try:
+            fields = json.loads(value)
+            return cls(
+                str(fields["query_id"]),
+                int(fields["batch_id"]),
+                int(fields["records"]),
+                {
+                    str(topic): {int(partition): int(offset) for partition, offset in ends.items()}
+                    for topic, ends in fields["end_offsets"].items()
+                },
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise SinkError(
+                f"a record in the topic of tokens is not a token: {value[:200]!r}; was it written "
+                "by another program, or by a newer release?"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A task attempt that is going to write to a partition. attempt: unique; task: the number of
+    the Spark partition.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    task: int
+    attempt: str
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        fields = [self.producer_id, self.producer_epoch, self.task, self.attempt]
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Claim | None:
+        """None for a value that is no claim."""
+        try:
+            producer_id, producer_epoch, task, attempt = json.loads(value)
+            return cls(int(producer_id), int(producer_epoch), int(task), str(attempt))
+        except (ValueError, TypeError):
+            return None
+
+
+def claim_key(transactional_id: str, topic_partition: TopicPartition) -> bytes:
+    """The key of the claims on a target partition."""
+    return f"{transactional_id}{CLAIM_SEPARATOR}{topic_partition}".encode()
+
+
+def is_written(
+    token: Token | None, *, query_id: str, batch_id: int, query_name: str, is_adopted: bool
+) -> bool:
+    """Whether the batch is in the topic already, so that it must be skipped.
+
+    token: the newest one of the transactional id. query_id: of the query that runs, empty if
+    unknown. is_adopted: a checkpoint that the token does not belong to, or belongs to with a gap,
+    is accepted. Raises SinkError if token and checkpoint do not tell one story.
+    """
+    advice = (
+        "use the checkpoint that belongs to the output, another query_name, or "
+        "adopt_checkpoint=True to write from here on without regard to what the topic has"
+    )
+    if token is None:
+        if batch_id > 0 and not is_adopted:
+            raise SinkError(
+                f"the checkpoint is at batch {batch_id}, but no batch of query {query_name} was "
+                f"ever written: {advice}"
+            )
+        return False
+    if token.query_id and query_id and token.query_id != query_id:
+        if is_adopted:
+            return False
+        raise SinkError(
+            f"query {query_name} wrote up to batch {token.batch_id} with another checkpoint "
+            f"(query id {token.query_id}, this one is {query_id}): {advice}"
+        )
+    if token.batch_id >= batch_id:
+        return True
+    if token.batch_id < batch_id - 1 and not is_adopted:
+        raise SinkError(
+            f"the checkpoint is at batch {batch_id}, but the newest batch of query {query_name} in "
+            f"the topic is {token.batch_id}: {advice}"
+        )
+    return False

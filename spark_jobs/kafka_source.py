@@ -1,0 +1,135 @@
+"""Spark's Kafka source: its options as a table, and the reader made of them.
+
+Differences from Spark's defaults: read_committed, the first start at the earliest offset, headers
+included, and every batch bounded (by `maxBytesPerTrigger`, an estimate from the topics' sizes on
+disk, where no number of records is given).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from .cluster import ClusterView, Subscription
+from .errors import JobError
+from .options import Option, parse_boolean, parse_count, parse_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+DEFAULT_BYTES: Final = 256 * 1024 * 1024
+DEFAULT_RECORDS: Final = 1_000_000
+"""Records of a batch where sizes are not known."""
+
+FEWEST_RECORDS: Final = 1_000
+
+SOURCE_OPTIONS: Final = (
+    Option(
+        "kafka.bootstrap.servers",
+        f"brokers (default: {DEFAULT_BOOTSTRAP})",
+        "HOST:PORT,...",
+        ("bootstrap-servers", "bootstrap-server"),
+    ),
+    Option("subscribe", "topic names, comma separated", "TOPICS", ("topics",)),
+    Option(
+        "subscribePattern",
+        "a Java regular expression that topic names match as a whole",
+        "PATTERN",
+        ("topics-pattern",),
+    ),
+    Option(
+        "startingOffsets",
+        "first start: earliest (default), latest or Spark's JSON of offsets",
+        "OFFSETS",
+    ),
+    Option("startingTimestamp", "first start: records from this time on", "MS", check=parse_count),
+    Option("startingOffsetsByTimestamp", "first start: Spark's JSON of times", "JSON"),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "where no record is that late",
+        choices=("error", "latest"),
+    ),
+    Option(
+        "failOnDataLoss",
+        "false: go on where offsets no longer exist (default: true)",
+        "true|false",
+        check=parse_boolean,
+    ),
+    Option("maxOffsetsPerTrigger", "at most N records a batch", "N", check=parse_count),
+    Option(
+        "maxBytesPerTrigger",
+        "records of about this size a batch, as the brokers store them (default: 256m)",
+        "SIZE",
+        check=parse_size,
+    ),
+    Option("minOffsetsPerTrigger", "wait for N records", "N", check=parse_count),
+    Option("maxTriggerDelay", "but for no longer than this (default: 15m)", "TIME"),
+    Option("minPartitions", "read with at least N tasks", "N", check=parse_count),
+    Option("maxRecordsPerPartition", "at most N records a task", "N", check=parse_count),
+    Option("groupIdPrefix", "prefix of the consumer groups that Spark makes", "PREFIX"),
+    Option(
+        "kafkaConsumer.pollTimeoutMs", "timeout of a poll in executors", "MS", check=parse_count
+    ),
+    Option("fetchOffset.numRetries", "retries of a look at offsets", "N", check=parse_count),
+    Option("fetchOffset.retryIntervalMs", "wait before a retry", "MS", check=parse_count),
+)
+
+_TO_SPARK: Final = frozenset(option.name for option in SOURCE_OPTIONS) - {
+    *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "maxBytesPerTrigger"),
+}
+
+
+def source_options(values: Mapping[str, str]) -> dict[str, str]:
+    """Those of a job's values that go to the source as they are."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name in _TO_SPARK or (name.startswith("kafka.") and name != "kafka.bootstrap.servers")
+    }
+
+
+def subscription(values: Mapping[str, str]) -> Subscription:
+    """What the values subscribe to. Raises JobError unless it is one of the two ways."""
+    topics, pattern = values.get("subscribe"), values.get("subscribePattern")
+    if (topics is None) == (pattern is None):
+        raise JobError("give one of --subscribe (topics) and --subscribePattern")
+    if pattern is not None:
+        return Subscription(pattern=pattern)
+    names = tuple(dict.fromkeys(name.strip() for name in (topics or "").split(",") if name.strip()))
+    if not names:
+        raise JobError("--subscribe names no topic")
+    return Subscription(names)
+
+
+def record_limit(options: Mapping[str, str], max_bytes: int, view: ClusterView) -> int:
+    """Records of a batch: as given, else as many as have about max_bytes in the brokers' logs."""
+    if "maxOffsetsPerTrigger" in options:
+        return int(options["maxOffsetsPerTrigger"])
+    if view.record_bytes is None:
+        return DEFAULT_RECORDS
+    return max(FEWEST_RECORDS, int(max_bytes / view.record_bytes))
+
+
+def read_stream(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    what: Subscription,
+    options: Mapping[str, str],
+    max_records: int,
+) -> DataFrame:
+    """The topics as an unbounded table with the source's columns, headers among them."""
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", str(max_records))
+    )
+    if what.pattern is not None:
+        reader = reader.option("subscribePattern", what.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(what.topics))
+    if not {"startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"} & options.keys():
+        reader = reader.option("startingOffsets", "earliest")
+    return reader.options(**options).load()

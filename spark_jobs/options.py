@@ -1,0 +1,250 @@
+"""A job's options: a table with Spark's names, read from the command line and from a file.
+
+`--maxOffsetsPerTrigger 1000`, `--max-offsets-per-trigger 1000` and, in the file of `--config`,
+`maxOffsetsPerTrigger: 1000` are the same. Every name that begins with `kafka.` goes to the Kafka
+client, `spark.` to the session. The command line wins over the file.
+
+`${env:NAME}` in a value is an environment variable, `${file:PATH}` a file's content and
+`${file:PATH:KEY}` a key of a properties file (as Kafka's config providers write it). Secrets are
+taken in no other way than from there or from the file: arguments can be seen in `ps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import JobError
+
+PREFIXES: Final = ("kafka.", "spark.")
+_SECRET = re.compile(r"password|secret|jaas|credential|\btoken\b|keystore\.key", re.IGNORECASE)
+_REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")
+_PROPERTY = re.compile(r"\s*((?:\\.|[^=:\s\\])+)\s*(?:[=:]\s*|\s+|$)(.*)")
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option by Spark's name (ours where Spark has none). aliases: other names of it. check:
+    raises ValueError for a value that cannot be.
+    """
+
+    name: str
+    help: str
+    metavar: str = "VALUE"
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    check: Callable[[str], object] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, without dashes before them."""
+        kebab = re.sub(r"([a-z0-9])([A-Z])", r"\1-\2", self.name).lower().replace(".", "-")
+        return tuple(dict.fromkeys((self.name, kebab, *self.aliases)))
+
+
+def add_options(parser: argparse.ArgumentParser, table: Iterable[Option]) -> None:
+    """Declare the options of a table, and --config."""
+    for option in table:
+        parser.add_argument(
+            *(f"--{name}" for name in option.names),
+            dest=option.name,
+            metavar="|".join(option.choices) or option.metavar,
+            help=option.help.replace("%", "%%"),
+        )
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="options from a file: .yaml, .yml or .properties",
+    )
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the session"
+    )
+
+
+def collect(
+    table: Sequence[Option],
+    arguments: argparse.Namespace,
+    rest: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Values by canonical name: of the table, and of `kafka.` and `spark.`.
+
+    rest: the arguments that argparse does not know. Raises JobError for unknown names, values that
+    cannot be, and secrets on the command line.
+    """
+    names = {name: option.name for option in table for name in option.names}
+    given: dict[str, str] = {
+        option.name: value
+        for option in table
+        if (value := getattr(arguments, option.name)) is not None
+    }
+    given |= _prefixed(rest, names)
+    for item in arguments.conf:
+        name, equals, value = item.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise JobError(f"--conf {item}: write it as spark.name=value")
+        given[name] = value
+    for name, value in given.items():
+        if _SECRET.search(name) and not _REFERENCE.search(value):
+            raise JobError(
+                f"--{name} on the command line can be seen in `ps`: write it into the file of "
+                "--config, or as ${file:PATH} or ${env:NAME}"
+            )
+    values = read_file(arguments.config, names) if arguments.config else {}
+    values |= given
+    expanded = {name: expand(name, value, environment) for name, value in values.items()}
+    for option in table:
+        if option.name in expanded:
+            _check(option, expanded[option.name])
+    return expanded
+
+
+def _check(option: Option, value: str) -> None:
+    if option.choices and value not in option.choices:
+        raise JobError(f"--{option.name} {value}: it is one of {', '.join(option.choices)}")
+    if option.check is not None:
+        try:
+            option.check(value)
+        except ValueError as error:
+            raise JobError(f"--{option.name} {value}: {error}") from error
+
+
+def _prefixed(rest: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """`--kafka.a b` and `--kafka.a=b` to pairs."""
+    found: dict[str, str] = {}
+    waiting = list(rest)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not name.startswith(PREFIXES):
+            raise JobError(f"unknown option {argument.partition('=')[0]}{_similar(name, names)}")
+        if not equals:
+            if not waiting:
+                raise JobError(f"--{name} needs a value")
+            value = waiting.pop(0)
+        found[name] = value
+    return found
+
+
+def _similar(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f" (there is --{near[0]})" if near else ""
+
+
+def read_file(path: str, names: Mapping[str, str]) -> dict[str, str]:
+    """The options of a file, by canonical name. names: canonical by any name. Raises JobError."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise JobError(f"--config {path}: {reason}") from error
+    is_yaml = path.endswith((".yaml", ".yml"))
+    pairs = parse_yaml(text, path) if is_yaml else parse_properties(text)
+    values = {}
+    for name, value in pairs.items():
+        if name not in names and not name.startswith(PREFIXES):
+            raise JobError(f"{path}: unknown option {name}{_similar(name, names)}")
+        values[names.get(name, name)] = value
+    return values
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's properties: `name=value`, `name: value`, comments, lines that go on behind a `\\`."""
+    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*", r"\1", text)
+    values = {}
+    for line in joined.splitlines():
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        match = _PROPERTY.match(line)
+        if match is not None:
+            name, value = (re.sub(r"\\(.)", r"\1", part) for part in match.groups())
+            values[name] = value.strip()
+    return values
+
+
+def parse_yaml(text: str, path: str) -> dict[str, str]:
+    """YAML to flat names: nested mappings are joined by dots, lists by commas. Raises JobError."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise JobError(
+            f"--config {path}: YAML needs PyYAML (pip install pyyaml); or write it as .properties"
+        ) from error
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise JobError(f"--config {path}: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise JobError(f"--config {path}: it must be a mapping of names to values")
+    return dict(_flat(document, ""))
+
+
+def _flat(document: Mapping[object, object], prefix: str) -> Iterable[tuple[str, str]]:
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, list):
+            yield name, ",".join(map(_scalar, value))
+        else:
+            yield name, _scalar(value)
+
+
+def _scalar(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def expand(name: str, value: str, environment: Mapping[str, str]) -> str:
+    """A value with its references replaced. Raises JobError if one leads nowhere."""
+
+    def replaced(match: re.Match[str]) -> str:
+        kind, target, key = match.groups()
+        if kind == "env":
+            if target not in environment:
+                raise JobError(f"{name}: there is no environment variable {target}")
+            return environment[target]
+        try:
+            text = Path(target).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise JobError(f"{name}: {target}: {reason}") from error
+        if key is None:
+            return text.strip()
+        properties = parse_properties(text)
+        if key not in properties:
+            raise JobError(f"{name}: {target} has no key {key}")
+        return properties[key]
+
+    return _REFERENCE.sub(replaced, value)
+
+
+def parse_size(text: str) -> int:
+    """`256m`, `1g`, `1000` to bytes. Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError("write a size such as 256m or 1g")
+    return int(match[1]) << (10 * " kmgt".index(match[2].lower() or " "))
+
+
+def parse_count(text: str) -> int:
+    """A positive number. Raises ValueError."""
+    if not text.isdecimal() or not int(text):
+        raise ValueError("write a positive number")
+    return int(text)
+
+
+def parse_boolean(text: str) -> bool:
+    """`true` or `false`. Raises ValueError."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("write true or false")
+    return text.lower() == "true"

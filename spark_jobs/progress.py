@@ -1,0 +1,213 @@
+"""What a query did, summed as it happens, and the line or the JSON that says so meanwhile.
+
+Spark's `recentProgress` has the last 100 batches only, so a listener sums. Its events come in order
+and after the batch; `wait` returns when the last one is here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from .checkpoint import Offsets, parse_offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+Style = Literal["auto", "line", "json", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One batch as Spark reports it. lag: records from its end to the end of the topics."""
+
+    batch_id: int
+    rows: int
+    rows_per_second: float
+    lag: int
+    duration_ms: int
+    end: Offsets
+
+    @property
+    def seconds_behind(self) -> float | None:
+        """How long the lag takes at the batch's speed; None if that is not known."""
+        if not self.lag:
+            return 0.0
+        return self.lag / self.rows_per_second if self.rows_per_second else None
+
+
+def parse_progress(entry: Mapping[str, Any]) -> BatchProgress:
+    """A batch out of Spark's JSON of a query's progress."""
+    end: Offsets = {}
+    lag = 0
+    for source in entry.get("sources", ()):
+        reached, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        end.update(reached)
+        lag += sum(
+            max(0, offset - reached.get(topic, {}).get(partition, 0))
+            for topic, offsets in latest.items()
+            for partition, offset in offsets.items()
+        )
+    rate = entry.get("processedRowsPerSecond")
+    return BatchProgress(
+        batch_id=int(entry["batchId"]),
+        rows=int(entry["numInputRows"]),
+        rows_per_second=float(rate) if isinstance(rate, int | float) else 0.0,
+        lag=lag,
+        duration_ms=int(entry.get("durationMs", {}).get("triggerExecution", 0)),
+        end=end,
+    )
+
+
+def _offsets(value: object) -> Offsets:
+    if isinstance(value, str):
+        return parse_offsets(value)
+    return parse_offsets(json.dumps(value)) if isinstance(value, dict) else {}
+
+
+@dataclass(slots=True)
+class Totals:
+    """The sums of one query's batches; batches: those with records. end: offsets reached."""
+
+    rows: int = 0
+    batches: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    end: Offsets = field(default_factory=dict)
+
+    def add(self, batch: BatchProgress) -> None:
+        """Count a batch."""
+        self.rows += batch.rows
+        self.batches += bool(batch.rows)
+        for topic, offsets in batch.end.items():
+            self.end.setdefault(topic, {}).update(offsets)
+
+
+def line(name: str, batch: BatchProgress, files: int) -> str:
+    """The line of a terminal."""
+    behind = batch.seconds_behind
+    return (
+        f"{name}  batch {batch.batch_id}  {batch.rows_per_second:,.0f} rows/s  "
+        f"lag {batch.lag:,}  {'?' if behind is None else f'{behind:,.0f}'} s behind  "
+        f"{files:,} files"
+    )
+
+
+def json_line(name: str, batch: BatchProgress, files: int) -> str:
+    """A batch as one line of JSON."""
+    return json.dumps(
+        {
+            "query": name,
+            "batch": batch.batch_id,
+            "rows": batch.rows,
+            "rows_per_second": round(batch.rows_per_second, 1),
+            "lag": batch.lag,
+            "seconds_behind": batch.seconds_behind,
+            "files": files,
+            "duration_ms": batch.duration_ms,
+            "end_offsets": batch.end,
+        }
+    )
+
+
+class Reporter:
+    """Shows progress on a stream: a line that is overwritten, lines of JSON, or nothing."""
+
+    def __init__(self, style: Style, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        is_terminal = self._stream.isatty()
+        self.style = ("line" if is_terminal else "none") if style == "auto" else style
+        self._is_terminal = is_terminal
+        self._shown = 0
+
+    def show(self, name: str, batch: BatchProgress, files: int) -> None:
+        """Report a batch."""
+        if self.style == "json":
+            print(json_line(name, batch, files), file=self._stream, flush=True)
+        elif self.style == "line":
+            text = line(name, batch, files)
+            if self._is_terminal:
+                self._stream.write(f"\r{text.ljust(self._shown)}")
+                self._stream.flush()
+                self._shown = len(text)
+            else:
+                print(text, file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays, in a terminal only."""
+        if self._is_terminal and self.style == "line":
+            self.end()
+            print(text, file=self._stream, flush=True)
+
+    def end(self) -> None:
+        """End the line that is overwritten."""
+        if self._shown:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._shown = 0
+
+
+class Progress:
+    """Totals of the queries that are watched, by name."""
+
+    def __init__(self, name: str, reporter: Reporter) -> None:
+        self.totals = Totals()
+        self._name = name
+        self._reporter = reporter
+        self._ended = threading.Event()
+
+    def batch(self, entry: Mapping[str, Any]) -> None:
+        """Count and show a batch, from Spark's JSON."""
+        batch = parse_progress(entry)
+        self.totals.add(batch)
+        self._reporter.show(self._name, batch, self.totals.files)
+
+    def ended(self) -> None:
+        """No batch follows."""
+        self._ended.set()
+
+    def wait(self, timeout_s: float = 10.0) -> None:
+        """Until every batch was counted."""
+        self._ended.wait(timeout_s)
+        self._reporter.end()
+
+
+def listen(spark: SparkSession, progress: Progress, query_name: str) -> StreamingQueryListener:
+    """Have a session tell `progress` of the query of that name; to be removed at its end with
+    `spark.streams.removeListener`.
+    """
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryListener,
+    )
+
+    class Listener(StreamingQueryListener):
+        def __init__(self) -> None:
+            self._run_id: object = None
+
+        def onQueryStarted(self, event: QueryStartedEvent) -> None:
+            if event.name == query_name:
+                self._run_id = event.runId
+
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:
+            if event.progress.runId == self._run_id:
+                progress.batch(json.loads(event.progress.json))
+
+        def onQueryIdle(self, event: QueryIdleEvent) -> None:
+            """Nothing to count."""
+
+        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+            if event.runId == self._run_id:
+                progress.ended()
+
+    listener = Listener()
+    spark.streams.addListener(listener)
+    return listener

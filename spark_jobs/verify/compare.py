@@ -1,0 +1,66 @@
+"""Two sides compared: what differs, in lines. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from .facts import HASH_BYTES, PartitionFacts
+
+_MODULUS: Final = 1 << 8 * HASH_BYTES
+
+
+def findings_of(side: Iterable[PartitionFacts]) -> list[str]:
+    """What is wrong with one side by itself: missing offsets and duplicates."""
+    found = []
+    for facts in side:
+        if facts.missing:
+            shown = ", ".join(f"{first}-{end - 1}" for first, end in facts.holes)
+            found.append(
+                f"{facts}: {facts.missing} offsets are missing, which neither a marker nor "
+                f"compaction explains: {shown}"
+            )
+        if facts.duplicates:
+            found.append(f"{facts}: {facts.duplicates} offsets occur more than once")
+    return found
+
+
+def compare_partitions(
+    left: Sequence[PartitionFacts], right: Sequence[PartitionFacts]
+) -> list[str]:
+    """Partition by partition: records, their content and order. left: what should be there."""
+    ours = {facts.partition: facts for facts in left}
+    theirs = {facts.partition: facts for facts in right}
+    found = []
+    for partition in sorted(ours.keys() | theirs.keys()):
+        one, other = ours.get(partition), theirs.get(partition)
+        if one is None or other is None:
+            facts = one or other
+            if facts is not None and facts.records:
+                found.append(f"partition {partition}: {facts.records} records are in {facts} only")
+        elif one.records != other.records:
+            found.append(_count_finding(f"partition {partition}", one.records, other.records))
+        elif one.ordered != other.ordered:
+            what = "order" if one.unordered == other.unordered else "content"
+            found.append(
+                f"partition {partition}: the {what} of {one.records} records differs: {one} has "
+                f"hash {one.ordered}, {other} has {other.ordered}"
+            )
+    return found
+
+
+def compare_wholes(left: Sequence[PartitionFacts], right: Sequence[PartitionFacts]) -> list[str]:
+    """All records of one side with all of the other, whatever their partitions and order."""
+    counts = [sum(facts.records for facts in side) for side in (left, right)]
+    if counts[0] != counts[1]:
+        return [_count_finding("all partitions", *counts)]
+    hashes = [sum(int(f.unordered, 16) for f in side) % _MODULUS for side in (left, right)]
+    if hashes[0] != hashes[1]:
+        return [f"all partitions: {counts[0]} records on both sides, but their content differs"]
+    return []
+
+
+def _count_finding(where: str, expected: int, found: int) -> str:
+    difference = found - expected
+    word = "missing" if difference < 0 else "too many"
+    return f"{where}: {expected} records expected, {found} found: {abs(difference)} {word}"

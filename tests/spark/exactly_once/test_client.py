@@ -1,0 +1,154 @@
+"""Finding brokers, leaders and coordinators, and which errors are retried until when."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from kbroker.client.cluster import TRANSACTION_COORDINATOR
+from kbroker.model import TopicPartition
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress, NoBroker
+from spark_jobs.exactly_once.errors import SinkError
+from tests.spark.exactly_once.scripted_cluster import HOST, PORT, FakeClock, ScriptedCluster
+
+
+@pytest.fixture
+def cluster() -> ScriptedCluster:
+    return ScriptedCluster(t=2)
+
+
+def client_at(
+    cluster: ScriptedCluster, bootstrap: str, silent: frozenset[str] = frozenset()
+) -> BlockingClient:
+    """silent: hosts that do not answer until the timeout."""
+
+    def connect(host: str, port: int, timeout_s: float) -> object:
+        if host in silent:
+            cluster.clock.sleep(timeout_s)
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: no answer in time")
+        return cluster._connect(host, port, timeout_s)
+
+    return BlockingClient(ClusterAddress(bootstrap), connect=connect, clock=cluster.clock)  # type: ignore[arg-type]
+
+
+def test_any_bootstrap_server_will_do(cluster: ScriptedCluster) -> None:
+    client = client_at(cluster, f"a:1,b:2,{HOST}:{PORT}", silent=frozenset("a"))
+    assert client.partition_count("t") == 2
+    assert cluster.clock.now - 100 < 5
+
+
+def test_no_broker_answers_within_five_seconds(cluster: ScriptedCluster) -> None:
+    client = client_at(cluster, "a:1,b:2,c:3", silent=frozenset("ab"))
+    with pytest.raises(NoBroker) as caught:
+        client.retry(lambda: client.partition_count("t"))
+    assert 3 < cluster.clock.now - 100 <= 5
+    assert str(caught.value) == (
+        "no broker answers: a:1: no answer in time; b:2: no answer in time; c:3: nothing listens; "
+        "check the bootstrap servers and that this machine can reach them"
+    )
+
+
+def test_a_cluster_that_was_reached_may_be_away_for_a_while(cluster: ScriptedCluster) -> None:
+    client = cluster.client()
+    client.partition_count("t")
+    failures = [3]
+    connect = client._connect
+
+    def away(host: str, port: int, timeout_s: float) -> object:
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "away")
+        return connect(host, port, timeout_s)
+
+    client.close()
+    client._connect = away  # type: ignore[assignment]
+    assert client.retry(lambda: client.partition_count("t")) == 2
+    failures[0] = 10**9
+    client.close()
+    with pytest.raises(NoBroker):
+        client.retry(lambda: client.partition_count("t"))
+    assert 55 < cluster.clock.now - 100 < 65
+
+
+def test_bootstrap_servers_that_are_none() -> None:
+    with pytest.raises(SinkError, match="is no broker address: write host:port"):
+        BlockingClient(ClusterAddress("a:b:c"))
+
+
+def test_advertised_addresses_that_cannot_be_reached(cluster: ScriptedCluster) -> None:
+    client = client_at(cluster, "bootstrap:1", silent=frozenset())
+    inner = client._connect
+
+    def connect(host: str, port: int, timeout_s: float) -> object:
+        if host == "bootstrap":
+            return inner(HOST, PORT, timeout_s)
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: Connection refused")
+
+    client._connect = connect  # type: ignore[assignment]
+    with pytest.raises(KafkaError) as caught:
+        client.retry(lambda: client.coordinator_connection(TRANSACTION_COORDINATOR, "x"))
+    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert "advertises broker:9092, which this machine cannot reach" in caught.value.message
+    assert "check advertised.listeners" in caught.value.message
+    assert 4.5 < cluster.clock.now - 100 < 5.5
+
+
+def test_leaders(cluster: ScriptedCluster) -> None:
+    client = cluster.client()
+    assert client.leader(TopicPartition("t", 1)) == 1
+    assert client.leader(TopicPartition("t", 0)) == 1
+    assert cluster.requests == [ApiKey.METADATA]
+    for missing in (TopicPartition("t", 2), TopicPartition("u", 0)):
+        with pytest.raises(KafkaError) as caught:
+            client.leader(missing)
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    client.forget_leaders()
+    client.leader(TopicPartition("t", 0))
+    assert cluster.requests.count(ApiKey.METADATA) == 4
+
+
+def test_a_coordinator_is_looked_up_again_when_it_is_forgotten(cluster: ScriptedCluster) -> None:
+    client = cluster.client()
+    for _ in range(2):
+        client.coordinator_connection(TRANSACTION_COORDINATOR, "x")
+    assert cluster.requests.count(ApiKey.FIND_COORDINATOR) == 1
+    client.forget_coordinator(TRANSACTION_COORDINATOR, "x")
+    client.coordinator_connection(TRANSACTION_COORDINATOR, "x")
+    assert cluster.requests.count(ApiKey.FIND_COORDINATOR) == 2
+
+
+def test_retries_end_with_the_error(cluster: ScriptedCluster) -> None:
+    client = cluster.client()
+    attempts = []
+
+    def fail(code: ErrorCode) -> None:
+        attempts.append(code)
+        raise KafkaError(code)
+
+    with pytest.raises(KafkaError):
+        client.retry(lambda: fail(ErrorCode.INVALID_REQUEST))
+    assert len(attempts) == 1
+    with pytest.raises(KafkaError):
+        client.retry(lambda: fail(ErrorCode.REQUEST_TIMED_OUT), timeout_s=2)
+    assert 5 < len(attempts) < 15
+    assert 1 < cluster.clock.now - 100 <= 2
+    with pytest.raises(KafkaError):
+        client.retry(lambda: fail(ErrorCode.REQUEST_TIMED_OUT), is_final=lambda error: True)
+
+
+def test_addresses_go_to_the_tasks() -> None:
+    address = ClusterAddress("a:1", retry_timeout_s=3.0)
+    assert pickle.loads(pickle.dumps(address)) == address
+
+
+def test_the_clock_of_this_machine() -> None:
+    from spark_jobs.exactly_once.client import SystemClock
+
+    clock = SystemClock()
+    before = clock.monotonic()
+    clock.sleep(0)
+    assert clock.monotonic() >= before
+    assert FakeClock().monotonic() == 100.0

@@ -1,0 +1,74 @@
+"""Tokens and claims: their bytes, and which batch a token lets pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.model import TopicPartition
+from spark_jobs.exactly_once.errors import SinkError
+from spark_jobs.exactly_once.tokens import Claim, Token, claim_key, is_written
+
+ID, OTHER = "query-a", "query-b"
+
+
+def decide(token: Token | None, batch_id: int, query_id: str = ID, adopt: bool = False) -> bool:
+    return is_written(token, query_id=query_id, batch_id=batch_id, query_name="q", is_adopted=adopt)
+
+
+def test_a_token_comes_back() -> None:
+    token = Token(ID, 7, 1200, {"orders": {0: 10, 11: 2**40}})
+    assert Token.decode(token.encode()) == token
+    assert Token.decode(Token("", 0, 0).encode()) == Token("", 0, 0)
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"batch_id":"x"}', b"\xff", b"null"])
+def test_what_is_no_token(value: bytes) -> None:
+    with pytest.raises(SinkError, match="is not a token"):
+        Token.decode(value)
+
+
+def test_a_claim_comes_back() -> None:
+    claim = Claim(1000, 3, 12, "abc")
+    assert Claim.decode(claim.encode()) == claim
+    assert [Claim.decode(value) for value in (b"", b"{}", b"[1,2]", b"\xff", b"null")] == [None] * 5
+
+
+def test_the_keys_of_claims_differ_from_those_of_tokens() -> None:
+    assert claim_key("spark-q", TopicPartition("t", 3)) == b"spark-q/claim/t-3"
+
+
+@pytest.mark.parametrize(
+    ("token", "batch_id", "written"),
+    [
+        pytest.param(None, 0, False, id="first batch of all"),
+        pytest.param(Token(ID, 4, 9), 5, False, id="next batch"),
+        pytest.param(Token(ID, 5, 9), 5, True, id="replayed after its commit"),
+        pytest.param(Token(ID, 6, 9), 5, True, id="replayed from an older copy"),
+        pytest.param(Token("", 4, 9), 5, False, id="token without a query id"),
+        pytest.param(Token("", 5, 9), 5, True, id="token without a query id, replayed"),
+    ],
+)
+def test_batches_of_one_story(token: Token | None, batch_id: int, written: bool) -> None:
+    assert decide(token, batch_id) is written
+    assert decide(token, batch_id, query_id="") is written
+    assert decide(token, batch_id, adopt=True) is written
+
+
+@pytest.mark.parametrize(
+    ("token", "batch_id", "why"),
+    [
+        pytest.param(None, 3, "no batch of query q was ever written", id="token lost"),
+        pytest.param(Token(OTHER, 4, 9), 5, "with another checkpoint", id="foreign"),
+        pytest.param(Token(OTHER, 9, 9), 5, "with another checkpoint", id="foreign, further"),
+        pytest.param(Token(OTHER, 0, 9), 0, "with another checkpoint", id="new checkpoint"),
+        pytest.param(Token(ID, 3, 9), 5, "newest batch of query q in the topic is 3", id="gap"),
+    ],
+)
+def test_a_checkpoint_and_a_topic_of_different_stories(
+    token: Token | None, batch_id: int, why: str
+) -> None:
+    with pytest.raises(SinkError, match=why) as caught:
+        decide(token, batch_id)
+    assert "adopt_checkpoint=True" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert decide(token, batch_id, adopt=True) is False

@@ -1,0 +1,117 @@
+"""The Kafka source's options as a table: what goes to Spark, and what bounds a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.cluster import ClusterView, Subscription
+from spark_jobs.errors import JobError
+from spark_jobs.kafka_source import (
+    DEFAULT_RECORDS,
+    FEWEST_RECORDS,
+    SOURCE_OPTIONS,
+    read_stream,
+    record_limit,
+    source_options,
+    subscription,
+)
+
+GUIDE = {
+    *("subscribe", "subscribePattern", "kafka.bootstrap.servers", "startingTimestamp"),
+    *("startingOffsetsByTimestamp", "startingOffsets", "failOnDataLoss", "maxOffsetsPerTrigger"),
+    *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *("minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
+    *("groupIdPrefix", "startingOffsetsByTimestampStrategy"),
+}
+"""Options of Spark's guide for a stream, but `assign` (the pack reads whole topics),
+`kafka.group.id` (any `kafka.` name passes) and `includeHeaders` (always true).
+"""
+
+
+class RecordingReader:
+    """What a reader was given."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+
+    @property
+    def readStream(self) -> RecordingReader:
+        return self
+
+    def format(self, name: str) -> RecordingReader:
+        assert name == "kafka"
+        return self
+
+    def option(self, name: str, value: str) -> RecordingReader:
+        self.given[name] = value
+        return self
+
+    def options(self, **options: str) -> RecordingReader:
+        self.given |= options
+        return self
+
+    def load(self) -> RecordingReader:
+        return self
+
+
+def given(what: Subscription, options: dict[str, str]) -> dict[str, str]:
+    reader = RecordingReader()
+    read_stream(reader, "b:1", what, options, 70)  # type: ignore[arg-type]
+    return reader.given
+
+
+def test_the_table_is_sparks_guide() -> None:
+    assert {option.name for option in SOURCE_OPTIONS} == GUIDE | {"maxBytesPerTrigger"}
+
+
+@pytest.mark.parametrize("name", sorted(GUIDE))
+def test_every_option_reaches_spark(name: str) -> None:
+    values = {"subscribe": "a", name: "7"} if name != "subscribePattern" else {name: "7"}
+    what = subscription(values)
+    options = {"kafka.bootstrap.servers": "b:1"} | given(what, source_options(values))
+    if name == "kafka.bootstrap.servers":
+        assert name not in source_options(values)
+    else:
+        assert options[name] == "7"
+
+
+def test_what_differs_from_sparks_defaults() -> None:
+    assert given(Subscription(("a", "b")), {}) == {
+        "kafka.bootstrap.servers": "b:1",
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+        "subscribe": "a,b",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "70",
+    }
+
+
+def test_what_is_given_wins() -> None:
+    options = source_options(
+        {
+            "kafka.isolation.level": "read_uncommitted",
+            "startingTimestamp": "5",
+            "path": "x",
+            "spark.x": "y",
+            "maxBytesPerTrigger": "1m",
+        }
+    )
+    found = given(Subscription(pattern="p.*"), options)
+    assert found["kafka.isolation.level"] == "read_uncommitted"
+    assert found["subscribePattern"] == "p.*"
+    assert "startingOffsets" not in found and "path" not in found and "spark.x" not in found
+
+
+def test_a_batch_is_bounded() -> None:
+    view = ClusterView({}, record_bytes=100.0)
+    assert record_limit({}, 1_000_000, view) == 10_000
+    assert record_limit({}, 100, view) == FEWEST_RECORDS
+    assert record_limit({}, 1_000_000, ClusterView({}, "TLS")) == DEFAULT_RECORDS
+    assert record_limit({"maxOffsetsPerTrigger": "5"}, 1_000_000, view) == 5
+
+
+def test_one_subscription() -> None:
+    assert subscription({"subscribe": "a, b,a"}).topics == ("a", "b")
+    assert str(subscription({"subscribePattern": "x.*"})) == "x.*"
+    with pytest.raises(JobError, match="give one of"):
+        subscription({})

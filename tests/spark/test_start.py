@@ -1,0 +1,215 @@
+"""What a start refuses, in one line that says what would be lost or repeated, and what it plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_jobs.archive.commits import NO_BATCH, Commit
+from spark_jobs.archive.start import Plan, Situation, decide
+from spark_jobs.checkpoint import QueryLog
+from spark_jobs.cluster import TopicFacts
+from spark_jobs.errors import StartRefused
+from spark_jobs.identity import Identity
+
+LAYOUT = ("topic", "date")
+NOW = {"t": TopicFacts("id-t", {0: 0, 1: 0}, {0: 100, 1: 80})}
+AT = {"t": {0: 60, 1: 40}}
+IDENTITY = Identity("c", "archive", "/old/out", 1, {}, 5, NOW)
+COMMIT = Commit(9, "c", 1, 5, LAYOUT, AT, {"t": "id-t"}, {}, (), (), 100, 4096)
+LOG = QueryLog(5, 5, {4: {"t": {0: 30, 1: 40}}, 5: AT})
+FIRST = Commit(1, "c", 1, NO_BATCH, LAYOUT, {})
+
+EMPTY = Situation("/out", "/out.checkpoint", LAYOUT, NOW)
+STOPPED = replace(EMPTY, identity=IDENTITY, log=LOG, commit=COMMIT)
+"""An archive that ended in order after batch 5."""
+
+
+def refusal(found: Situation) -> str:
+    with pytest.raises(StartRefused) as raised:
+        decide(found)
+    text = str(raised.value)
+    assert raised.value.exit_code == 2
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("found", "action"),
+    [
+        pytest.param(EMPTY, "begin", id="nothing there"),
+        pytest.param(replace(EMPTY, commit=FIRST), "begin", id="ended before its identity"),
+        pytest.param(
+            replace(EMPTY, commit=FIRST, identity=replace(IDENTITY, batch_id=-1)),
+            "continue",
+            id="ended before its first batch",
+        ),
+        pytest.param(
+            replace(EMPTY, commit=FIRST, identity=IDENTITY, log=QueryLog(0, -1, {0: AT})),
+            "continue",
+            id="ended in its first batch",
+        ),
+        pytest.param(STOPPED, "continue", id="ended in order"),
+        pytest.param(
+            replace(STOPPED, log=QueryLog(6, 5, {5: AT, 6: {"t": {0: 99, 1: 70}}})),
+            "continue",
+            id="ended in a batch",
+        ),
+        pytest.param(
+            replace(STOPPED, log=QueryLog(5, 4, {4: {"t": {0: 30, 1: 40}}, 5: AT})),
+            "continue",
+            id="ended before Spark noted the batch",
+        ),
+        pytest.param(replace(STOPPED, topics=None), "continue", id="cluster cannot be asked"),
+        pytest.param(
+            replace(STOPPED, topics={**NOW, "u": TopicFacts("id-u", {0: 0}, {0: 9})}),
+            "continue",
+            id="a topic more",
+        ),
+    ],
+)
+def test_starts_that_are_right(found: Situation, action: str) -> None:
+    plan = decide(found)
+    assert (plan.action, plan.notes) == (action, ())
+
+
+def test_a_lost_checkpoint() -> None:
+    text = refusal(replace(STOPPED, identity=None, log=QueryLog(-1, -1, {})))
+    assert "/out holds 100 records and its checkpoint /out.checkpoint is missing" in text
+    assert "--resume-from output goes on where the output ends" in text
+
+
+def test_a_lost_output() -> None:
+    text = refusal(replace(STOPPED, commit=None))
+    assert "/out.checkpoint says that offsets up to t-0:60, t-1:40 are archived" in text
+    assert "going on would leave out up to 100 records" in text
+    assert "--resume-from earliest" in text and "--resume-from checkpoint" in text
+
+
+def test_a_foreign_output() -> None:
+    assert "name another --output" in refusal(replace(EMPTY, foreign="/out holds a.txt"))
+    other = replace(COMMIT, checkpoint_id="d")
+    text = refusal(replace(STOPPED, commit=other))
+    assert "/out was written with another checkpoint than /out.checkpoint" in text
+    assert "which belongs to /old/out" in text
+
+
+def test_a_foreign_checkpoint() -> None:
+    assert "no identity.json" in refusal(replace(EMPTY, has_unknown_checkpoint=True))
+    mirror = replace(IDENTITY, job="mirror")
+    assert "the checkpoint of the job mirror" in refusal(replace(STOPPED, identity=mirror))
+
+
+def test_another_layout_would_hide_the_older_rows() -> None:
+    for resume_from in (None, "output"):
+        found = replace(STOPPED, layout=("topic",), resume_from=resume_from)
+        assert "has the layout topic,date: with topic beside it readers would miss its 100" in (
+            refusal(found)
+        )
+    assert decide(replace(EMPTY, commit=FIRST, layout=())).action == "begin"
+
+
+def test_an_output_that_is_an_older_copy() -> None:
+    older = replace(COMMIT, batch_id=4, positions={"t": {0: 30, 1: 40}})
+    text = refusal(replace(STOPPED, commit=older))
+    assert "/out is older than /out.checkpoint (batch 4 and 5)" in text
+    assert "would leave out 30 records" in text
+    assert "is older than" in refusal(replace(STOPPED, identity=replace(IDENTITY, query=2)))
+
+
+def test_a_checkpoint_that_is_an_older_copy() -> None:
+    newer = replace(COMMIT, batch_id=7, positions={"t": {0: 90, 1: 40}})
+    text = refusal(replace(STOPPED, commit=newer))
+    assert "/out.checkpoint is older than /out (batch 5 and 7)" in text
+    assert "would repeat or lose 30 records" in text
+
+
+def test_batches_of_one_number_with_other_offsets() -> None:
+    other = replace(COMMIT, positions={"t": {0: 61, 1: 40}})
+    assert "is older than" in refusal(replace(STOPPED, commit=other))
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (TopicFacts("id-2", {0: 0, 1: 0}, {0: 500, 1: 500}), "was deleted and created again"),
+        (TopicFacts("id-t", {0: 70, 1: 40}, {0: 100, 1: 80}), "topic t was truncated: 10 offsets"),
+        (TopicFacts("", {0: 0}, {0: 100}), "topic t has 1 partition and had 2"),
+        (TopicFacts("id-t", {0: 0, 1: 0}, {0: 10, 1: 80}), "ends at offset 10, before 60"),
+    ],
+    ids=["recreated", "truncated", "shrunk", "ends before"],
+)
+def test_topics_that_changed(facts: TopicFacts, said: str) -> None:
+    text = refusal(replace(STOPPED, topics={"t": facts}))
+    assert said in text and "--resume-from" in text
+
+
+def test_a_topic_that_is_not_read_any_more() -> None:
+    """So says a second topic archived into the output of the first."""
+    text = refusal(replace(STOPPED, topics={"u": TopicFacts("id-u", {0: 0}, {0: 9})}))
+    assert "topic t is part of it and not read any more. add t to --subscribe" in text
+
+
+def test_data_loss_that_is_accepted_is_a_note() -> None:
+    truncated = {"t": TopicFacts("id-t", {0: 70, 1: 40}, {0: 100, 1: 80})}
+    plan = decide(replace(STOPPED, topics=truncated, fail_on_data_loss=False))
+    assert plan.action == "continue" and "10 offsets" in plan.notes[0]
+    again = {"t": TopicFacts("id-2", {0: 0, 1: 0}, {0: 500, 1: 500})}
+    refusal(replace(STOPPED, topics=again, fail_on_data_loss=False))
+
+
+def test_resume_from_the_output_without_its_checkpoint() -> None:
+    found = replace(STOPPED, identity=None, log=QueryLog(-1, -1, {}), resume_from="output")
+    assert decide(found) == Plan("resume", AT)
+
+
+def test_resume_fills_what_is_not_named_and_stays_within_the_log() -> None:
+    topics = {
+        "t": TopicFacts("id-t", {0: 70, 1: 0, 2: 3}, {0: 100, 1: 30, 2: 9}),
+        "u": TopicFacts("id-u", {0: 4}, {0: 9}),
+    }
+    plan = decide(replace(STOPPED, topics=topics, resume_from="output"))
+    assert plan.positions == {"t": {0: 70, 1: 0, 2: 3}, "u": {0: 4}}
+    assert "t" in plan.recreated  # partition 1 ends before the output does
+    same = replace(
+        STOPPED, topics={**topics, "t": replace(topics["t"], latest={0: 100, 1: 40, 2: 9})}
+    )
+    plan = decide(replace(same, resume_from="output"))
+    assert plan.positions == {"t": {0: 70, 1: 40, 2: 3}, "u": {0: 4}}
+    assert plan.recreated == () and "10 offsets" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("found", "positions"),
+    [
+        (replace(STOPPED, resume_from="earliest"), {"t": {0: 0, 1: 0}}),
+        (replace(STOPPED, resume_from="group", group={"t": {1: 77}}), {"t": {0: 0, 1: 77}}),
+        (replace(STOPPED, commit=None, resume_from="checkpoint"), AT),
+        (replace(STOPPED, resume_from="output", topics=None), AT),
+    ],
+    ids=["earliest", "group", "checkpoint", "cluster unknown"],
+)
+def test_resume_from(found: Situation, positions: object) -> None:
+    assert decide(found) == Plan("resume", positions)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_was_created_again_is_another_generation() -> None:
+    again = {"t": TopicFacts("id-2", {0: 2, 1: 0}, {0: 500, 1: 500})}
+    for resume_from in ("earliest", "output"):
+        plan = decide(replace(STOPPED, topics=again, resume_from=resume_from))
+        assert (plan.positions, plan.recreated) == ({"t": {0: 2, 1: 0}}, ("t",))
+    lost = replace(STOPPED, identity=None, log=QueryLog(-1, -1, {}), topics=again)
+    assert decide(replace(lost, resume_from="output")).recreated == ("t",)
+
+
+def test_resume_from_what_is_not_there() -> None:
+    assert "/out has no offsets" in refusal(replace(EMPTY, resume_from="output"))
+    assert "/out.checkpoint has no offsets" in refusal(replace(EMPTY, resume_from="checkpoint"))
+    found = replace(STOPPED, resume_from="earliest", topics=None)
+    assert "give --resume-from output" in refusal(found)
+
+
+def test_a_resume_that_was_cut_off_is_finished() -> None:
+    begun = replace(COMMIT, query=2, batch_id=NO_BATCH)
+    assert decide(replace(STOPPED, commit=begun)) == Plan("finish resume", AT)

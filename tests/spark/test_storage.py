@@ -1,0 +1,79 @@
+"""Folders through pyarrow: whole writes, renames, what readers do not see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.errors import JobError
+from spark_jobs.storage import Folder, absolute, display, is_hidden, is_local
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(absolute(str(tmp_path / "a folder")))
+
+
+@pytest.mark.parametrize(
+    ("location", "local"),
+    [("out", True), ("/out", True), ("./a:b", True), ("file:/o", True), ("s3a://b/o", False)],
+)
+def test_local_paths(location: str, local: bool) -> None:
+    assert is_local(location) is local
+
+
+def test_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("a b/") == f"file://{tmp_path}/a%20b"
+    assert absolute(f"file://{tmp_path}/c") == f"file://{tmp_path}/c"
+    assert display(absolute("a b")) == f"{tmp_path}/a b"
+    assert absolute("s3a://bucket/x/") == display("s3a://bucket/x") == "s3a://bucket/x"
+
+
+def test_files_come_whole(folder: Folder) -> None:
+    assert folder.read("x/y") is None
+    assert not folder.exists() and folder.names() == [] and folder.files() == []
+    folder.write("x/y", b"1")
+    folder.write("x/y", b"22")
+    assert folder.read("x/y") == b"22"
+    assert folder.names("x") == ["y"]
+    assert folder.exists("x") and folder.exists("x/y") and not folder.exists("y")
+
+
+def test_moving_replaces(folder: Folder) -> None:
+    folder.write("a", b"new")
+    folder.write("deep/b", b"old")
+    folder.move("a", "deep/b")
+    assert (folder.read("a"), folder.read("deep/b")) == (None, b"new")
+    with pytest.raises(FileNotFoundError):
+        folder.move("a", "c")
+
+
+def test_deleting_what_is_missing_is_no_error(folder: Folder) -> None:
+    folder.write("x/y", b"")
+    for _ in range(2):
+        folder.delete("x/y")
+        folder.delete_folder("x")
+    assert folder.names() == []
+
+
+def test_visible_files(folder: Folder) -> None:
+    for name in ("_archive/commits/1", ".hidden", "topic=_t/p.parquet", "p.parquet", "a/_b"):
+        folder.write(name, b"")
+    assert folder.files() == ["p.parquet", "topic=_t/p.parquet"]
+    assert is_hidden("a/.b") and not is_hidden("_topic=a/b")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match=r"--output .*file/out cannot be written: "):
+        Folder(absolute(str(tmp_path / "file/out"))).check_writable("--output")
+    writable = Folder(absolute(str(tmp_path / "new")))
+    writable.check_writable("--output")
+    assert writable.names() == []
+
+
+def test_an_unknown_file_system() -> None:
+    with pytest.raises(JobError, match="pyarrow has no such file system"):
+        Folder("ftp://host/x").read("y")

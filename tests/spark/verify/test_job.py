@@ -1,0 +1,89 @@
+"""`verify` with Spark on a real broker: a topic, a mirror of it, an archive of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.exactly_once.client import ClusterAddress
+from spark_jobs.exactly_once.errors import SinkError
+from spark_jobs.verify.job import TopicSide, VerifyOptions, verify, verify_frame
+from tests.clients.adapters import ConfluentAdapter, Sent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+
+NewTopic = Callable[[int], str]
+
+
+def sent(number: int, partitions: int) -> Sent:
+    headers = (("n", b"%d" % number),) * (number % 3)
+    return Sent(
+        None, b"value-%d" % number, headers, 1_700_000_000_000 + number, number % partitions
+    )
+
+
+def fill(bootstrap: str, topic: str, numbers: range, partitions: int = 3) -> None:
+    rows = [sent(number, partitions) for number in numbers]
+    ConfluentAdapter(bootstrap).produce(topic, rows, codec="lz4", idempotent=True)
+
+
+def test_topics(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> None:
+    address = ClusterAddress(bootstrap)
+    source, same, spread, less = (TopicSide(address, new_topic(3)) for _ in range(4))
+    fill(bootstrap, source.topic, range(300))
+    fill(bootstrap, same.topic, range(300))
+    fill(bootstrap, spread.topic, range(300), partitions=2)
+    fill(bootstrap, less.topic, range(299))
+    options = VerifyOptions(source)
+
+    alone = verify(spark, options)
+    assert (alone.exit_code, alone.findings) == (0, [])
+    assert [facts.records for facts in alone.topic] == [100, 100, 100]
+    assert verify(spark, replace(options, copy=same)).findings == []
+    assert verify(spark, replace(options, copy=spread, keeps_partitions=False)).findings == []
+    report = verify(spark, replace(options, copy=less))
+    assert report.findings == ["partition 2: 100 records expected, 99 found: 1 missing"]
+    assert report.exit_code == 1
+    assert len(verify(spark, replace(options, copy=spread)).findings) == 3
+    with pytest.raises(SinkError, match="topic absent does not exist"):
+        verify(spark, VerifyOptions(TopicSide(address, "absent")))
+
+
+def test_an_archive(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> None:
+    from pyspark.sql import functions as F
+
+    topic = new_topic(3)
+    fill(bootstrap, topic, range(300))
+    archive: DataFrame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+        .localCheckpoint()
+    )
+    options = VerifyOptions(TopicSide(ClusterAddress(bootstrap), topic))
+    assert verify_frame(spark, options, archive).findings == []
+    lost = archive.where("not (partition = 1 and offset = 50)")
+    assert verify_frame(spark, options, lost).findings == [
+        "partition 1: 100 records expected, 99 found: 1 missing"
+    ]
+    changed = archive.withColumn(
+        "value", F.when(F.col("offset") == 7, b"x").otherwise(F.col("value"))
+    )
+    assert len(verify_frame(spark, options, changed).findings) == 3
+    twice = archive.union(archive.where("partition = 0 and offset = 3"))
+    assert verify_frame(spark, options, twice).findings == [
+        f"{topic}-0: 1 offsets occur more than once",
+        "partition 0: 100 records expected, 101 found: 1 too many",
+    ]
+    fill(bootstrap, topic, range(300, 360))
+    behind = verify_frame(spark, options, archive)
+    assert behind.findings == []
+    assert f"{topic}-2: the archive ends at offset 100, the topic at 120" in behind.notes
