@@ -456,6 +456,19 @@ class ReplicaManager:
             and state.transaction_first_offset is not None
         )
 
+    def verification_guard(
+        self, topic_partition: TopicPartition, producer_id: int
+    ) -> tuple[int, int] | None:
+        """A value that changes when a marker of the producer is written to a partition led here, or
+        its leader changes (KIP-890: VerificationGuard). None: it is not led here.
+        """
+        partition = self.partition(topic_partition)
+        if partition is None or not partition.is_leader:
+            return None
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        state = log.producers.active_producers.get(producer_id)
+        return partition.leader_epoch, -1 if state is None else state.marker_offset
+
     def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint. Blocks."""
         self.hosting.checkpoint_high_watermarks()
