@@ -199,10 +199,6 @@ REASONS: Mapping[str, Reason] = {
         "cli/test_streams_groups.py",
         "a translation: heartbeats and descriptions over the wire",
     ),
-    "server/handlers/transaction_tools.py": Reason(
-        "cli/test_transactions.py",
-        "a translation: transactions are listed, described and ended over the wire",
-    ),
     "server/handlers/transactions.py": Reason(
         "clients/test_transactions.py",
         "a translation: transactional producers of three clients",

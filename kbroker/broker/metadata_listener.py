@@ -19,6 +19,7 @@ from kbroker.metadata.publisher import Order, Publisher
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import KafkaError
 from kbroker.replication.mover import UNLIMITED
+from kbroker.settings.dynamic import stored_configs
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +99,7 @@ class MetadataListener:
 
 def move_limit(image: MetadataImage, node_id: int) -> int:
     """Bytes per second that moves between log directories may copy."""
-    for configs in (image.broker_configs(node_id), image.broker_configs(None)):
-        if MOVE_LIMIT in configs:
-            return int(configs[MOVE_LIMIT])
-    return UNLIMITED
+    return int(stored_configs(image, node_id).merged.get(MOVE_LIMIT, UNLIMITED))
 
 
 def _deleted_topics(old: MetadataImage, new: MetadataImage) -> list[DeletedTopic]:

@@ -11,12 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
-from kbroker.broker.transaction_gate import (
-    ADDS_ITSELF_SINCE,
-    PartitionGate,
-    Verdicts,
-    produce_error_of,
-)
+from kbroker.broker.transaction_gate import ADDS_ITSELF_SINCE, PartitionGate, Verdicts
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
@@ -62,7 +57,6 @@ def verify_partitions(
 def reverify(
     gate: PartitionGate,
     version: int,
-    transactional_id: str,
     partition: TopicPartition,
     records: memoryview | bytearray,
 ) -> Callable[[], ErrorCode] | None:
@@ -72,14 +66,7 @@ def reverify(
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
     producer = Producer(*PRODUCER_FIELDS.unpack_from(records))
-
-    def ask() -> ErrorCode:
-        verdicts = gate.ask(transactional_id, producer, [partition], adds=False)
-        if not verdicts.done:
-            return ErrorCode.NOT_ENOUGH_REPLICAS
-        return produce_error_of(verdicts.value.get(partition, ErrorCode.NONE), version)
-
-    return ask
+    return gate.recheck(producer, partition, adds=version >= ADDS_ITSELF_SINCE)
 
 
 def keep_records(request: ProduceRequest) -> int:

@@ -271,14 +271,20 @@ class _AbortedTransactions:
 
     def holds(self, header: BatchHeader) -> bool:
         """Whether this data batch was aborted."""
-        while self._to_come and self._to_come[0].first_offset <= header.last_offset:
-            self._open.add(self._to_come.pop(0).producer_id)
+        self._begin(header)
         return header.is_transactional and header.producer_id in self._open
 
     def marker(self, header: BatchHeader, kind: ControlType) -> None:
-        """An abort marker ends its producer's aborted transaction."""
+        """An abort marker ends its producer's aborted transaction, of which no batch may be in the
+        response.
+        """
+        self._begin(header)
         if kind is ControlType.ABORT:
             self._open.discard(header.producer_id)
+
+    def _begin(self, header: BatchHeader) -> None:
+        while self._to_come and self._to_come[0].first_offset <= header.last_offset:
+            self._open.add(self._to_come.pop(0).producer_id)
 
 
 def decode_fetched(

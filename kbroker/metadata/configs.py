@@ -15,6 +15,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.protocol.messages.topics import CreateTopicsResponse
 from kbroker.protocol.schema import Message
+from kbroker.settings.dynamic import is_accepted
 from kbroker.settings.keys import ConfigError, ConfigSource
 from kbroker.settings.topic_configs import validate_topic_configs
 from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
@@ -104,7 +105,8 @@ def effective_value(
     settings: TopicSettings, image: MetadataImage, overrides: Mapping[str, str], name: str
 ) -> EffectiveValue:
     """The effective value of a topic's setting, from the first of: the topic's overrides, the
-    broker, the cluster, the properties file, the built-in default.
+    broker, the cluster, the properties file, the built-in default. A value that a broker would not
+    accept, which no broker has looked at before it was stored, does not count.
     """
     if name in overrides:
         return EffectiveValue(overrides[name], ConfigSource.TOPIC_CONFIG)
@@ -116,7 +118,7 @@ def effective_value(
     for configs, source in layers:
         for broker_key in TOPIC_BROKER_KEYS.get(name, ()):
             value = configs.get(broker_key)
-            if value is not None:
+            if value is not None and is_accepted(broker_key, value):
                 unit_ms = UNIT_MS.get(broker_key, 1)
                 return EffectiveValue(value if unit_ms == 1 else str(int(value) * unit_ms), source)
     return EffectiveValue(TOPIC_KEYS[name].default, ConfigSource.DEFAULT_CONFIG)

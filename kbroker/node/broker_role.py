@@ -24,10 +24,8 @@ from kbroker.broker.lifecycle import BrokerLifecycle, LifecycleCore
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.broker.transaction_gate import PartitionGate
 from kbroker.controller.partition_change import CORDONED_DIRECTORIES_LEVEL
-from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
-from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
+from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.log.manager import LogManager
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
@@ -35,6 +33,8 @@ from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, r
 from kbroker.node.coordinators import (
     CoordinatorLog,
     build_group_coordinator,
+    build_marker_router,
+    build_partition_gate,
     build_transaction_coordinator,
     group_configs,
 )
@@ -63,11 +63,10 @@ from kbroker.settings.share_groups import ShareGroupConfig
 
 if TYPE_CHECKING:
     from kbroker.broker.telemetry import Telemetry
+    from kbroker.node.peer_coordinators import PeerCoordinators
     from kbroker.node.replication import BrokerReplication
 
 logger = logging.getLogger(__name__)
-
-VERIFICATION: Final = "transaction.partition.verification.enable"
 
 FOLLOWER_THREADS: Final = 2
 """Workers that make new segments of followers' logs and cut logs; a slow disk may hold up one."""
@@ -121,6 +120,7 @@ class BrokerRole:
         self._reporter: LogDirectoryReporter | None = None
         self._isr_changes = IsrChanges(config.node_id)
         self._replication: BrokerReplication | None = None
+        self._peers: PeerCoordinators | None = None
         self._share: ShareServices | None = None
         self._services: Services | None = None
         self.is_started = False
@@ -177,6 +177,7 @@ class BrokerRole:
         self._report_directories(channel, replicas, lifecycle)
         if not self._config.is_single_node:
             self._replication = self._replicate(channel, replicas, lifecycle)
+            self._peers = self._meet_peers()
         self._services = services = self._build_services(channel, replicas, lifecycle)
         self._dynamic.follow(self._reconfigure)
         self._throttle(replicas)
@@ -274,6 +275,18 @@ class BrokerRole:
             broker_epoch=lambda: lifecycle.broker_epoch,
         )
 
+    def _meet_peers(self) -> PeerCoordinators:
+        """A node that is its whole cluster imports none of it."""
+        from kbroker.node.peer_coordinators import PeerCoordinators
+
+        return PeerCoordinators(
+            self._config,
+            loader=self._log.loader,
+            metadata=self.metadata,
+            timers=self._timers,
+            random=self._resources.random,
+        )
+
     def _build_lifecycle(
         self, channel: BrokerChannel, endpoints: Mapping[str, Endpoint]
     ) -> BrokerLifecycle:
@@ -330,12 +343,7 @@ class BrokerRole:
         producer_ids = ProducerIdManager(
             lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
         )
-        markers = MarkerRouter(
-            CoordinatorLog(replicas, timers, MARKER_TIMEOUT_MS),
-            {GROUP_TOPIC: groups.runtime},
-            timers,
-            knows=replicas.hosting.knows,
-        )
+        markers = build_marker_router(replicas, timers, groups, self._peers)
         transactions = build_transaction_coordinator(
             config,
             metadata=self.metadata,
@@ -355,11 +363,14 @@ class BrokerRole:
             timers=timers,
             group_configs=group_configs(config, self.metadata),
             memory=self._memory,
+            routed=None if self._peers is None else self._peers.share_states,
         )
-        gate = PartitionGate(
-            replicas,
-            transactions,
-            verifies=lambda: self._dynamic.current.get_bool(VERIFICATION),
+        gate = build_partition_gate(
+            lambda: self._dynamic.current,
+            replicas=replicas,
+            timers=timers,
+            transactions=transactions,
+            peers=self._peers,
         )
         return Services(
             config=config,
@@ -453,7 +464,7 @@ class BrokerRole:
     async def close(self) -> None:
         """Stop what the role has started, except the logs, which the node closes last."""
         self._close_membership()
-        self._close_replication()
+        self._close_peers()
         if self._loading is not None:
             self._logs.stop_loading()
             await asyncio.wait({self._loading})
@@ -465,14 +476,16 @@ class BrokerRole:
     def kill(self) -> None:
         """End as a crash would: no further order, no further request to the controller."""
         self._close_membership()
-        self._close_replication()
+        self._close_peers()
         if self._replicas is not None:
             self._replicas.drop_orders()
 
-    def _close_replication(self) -> None:
-        """Fetch nothing more from other brokers."""
+    def _close_peers(self) -> None:
+        """Fetch nothing more from other brokers, and send them nothing."""
         if self._replication is not None:
             self._replication.close()
+        if self._peers is not None:
+            self._peers.close()
 
     def _close_membership(self) -> None:
         """Send nothing more to the controller about this broker and its directories."""

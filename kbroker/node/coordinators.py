@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.producer_ids import ProducerIdManager
+from kbroker.broker.transaction_gate import AddRetries, PartitionGate
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.runtime.coordinator_log import ANY_EPOCH, AppendOutcome
-from kbroker.coordinator.transaction.markers import MarkerRouter
+from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.log.append_request import AppendRequest
 from kbroker.log.results import Refused
@@ -26,6 +27,9 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
+
+if TYPE_CHECKING:
+    from kbroker.node.peer_coordinators import PeerCoordinators
 
 
 def group_configs(config: BrokerConfig, metadata: MetadataCache) -> GroupConfigs:
@@ -77,6 +81,48 @@ def build_transaction_coordinator(
     )
     replicas.on_leadership(_of_topic(TRANSACTION_TOPIC, transactions.on_leadership))
     return transactions
+
+
+def build_marker_router(
+    replicas: ReplicaManager,
+    timers: Timers,
+    groups: GroupCoordinator,
+    peers: PeerCoordinators | None,
+) -> MarkerRouter:
+    """The way of markers into partitions: here, and through peers if there are other brokers."""
+    return MarkerRouter(
+        CoordinatorLog(replicas, timers, MARKER_TIMEOUT_MS),
+        {GROUP_TOPIC: groups.runtime},
+        timers,
+        knows=replicas.hosting.knows,
+        others=None if peers is None else peers.markers,
+    )
+
+
+def build_partition_gate(
+    current: Callable[[], BrokerConfig],
+    *,
+    replicas: ReplicaManager,
+    timers: Timers,
+    transactions: TransactionCoordinator,
+    peers: PeerCoordinators | None,
+) -> PartitionGate:
+    """Whether batches of transactional producers may enter partitions led here. current: the
+    settings, one of which may be altered while the broker runs.
+    """
+    config = current()
+    timeout_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
+    return PartitionGate(
+        replicas,
+        transactions,
+        timers,
+        verifies=lambda: current().get_bool("transaction.partition.verification.enable"),
+        retries=AddRetries(
+            backoff_ms=config.get_int("add.partitions.to.txn.retry.backoff.ms"),
+            timeout_ms=min(timeout_ms, config.get_int("request.timeout.ms")),
+        ),
+        remote=None if peers is None else peers.verification(transactions),
+    )
 
 
 def _of_topic(

@@ -12,6 +12,7 @@ from typing import Final
 
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.peer_brokers import address_of
 from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.client.cluster_view import BrokerAddress
@@ -160,9 +161,5 @@ class BrokerReplication:
 
     def _address(self, broker_id: int) -> BrokerAddress | None:
         """Where a broker listens for other brokers."""
-        broker = self._metadata.image.brokers.get(broker_id)
         name = self._config.inter_broker_listener_name
-        endpoint = None if broker is None else broker.endpoints.get(name)
-        if endpoint is None:
-            return None
-        return BrokerAddress(broker_id, endpoint.host, endpoint.port)
+        return address_of(self._metadata.image, broker_id, name)

@@ -4,13 +4,20 @@ the share partitions led here, their readers, and the groups' own requests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
-from kbroker.coordinator.share_state.persister import LocalGroupStatePersister, LocalSharePersister
+from kbroker.coordinator.share_state.persister import (
+    CLUSTER_TRIES,
+    TRIES,
+    RetryingGroupStatePersister,
+    RetryingSharePersister,
+    ShareStates,
+)
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, Timers
@@ -49,8 +56,11 @@ def build_share_services(
     timers: Timers,
     group_configs: GroupConfigs,
     memory: Memory | None = None,
+    routed: Callable[[ShareCoordinator], ShareStates] | None = None,
 ) -> ShareServices:
-    """Build the share services and connect them."""
+    """Build the share services and connect them. routed: adds the share coordinators of other
+    brokers; None if there are none.
+    """
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)
 
     def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:
@@ -69,7 +79,9 @@ def build_share_services(
         found = replicas.offset_of(partition, LATEST).value
         return None if found.error else found.offset
 
-    persister = LocalSharePersister(coordinator, timers, ensure_topic)
+    states = coordinator if routed is None else routed(coordinator)
+    tries = TRIES if routed is None else CLUSTER_TRIES
+    persister = RetryingSharePersister(states, timers, ensure_topic, tries=tries)
     partitions = SharePartitions(replicas, persister, timers, config_of)
     reader = ShareReader(
         replicas,
@@ -81,7 +93,9 @@ def build_share_services(
     )
     share_groups = ShareGroupCoordinator(
         groups,
-        LocalGroupStatePersister(coordinator, timers, ensure_topic, on_reset=partitions.forget),
+        RetryingGroupStatePersister(
+            states, timers, ensure_topic, on_reset=partitions.forget, tries=tries
+        ),
         timers=timers,
         topics=lambda: metadata.image,
         end_offset=end_offset,

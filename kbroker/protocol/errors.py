@@ -7,6 +7,7 @@ request: the connection ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -192,6 +193,16 @@ _RETRIABLE = frozenset(
         ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
+
+
+_BY_CODE: Final[Mapping[int, ErrorCode]] = {int(error): error for error in ErrorCode}
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error of a code in a peer's response; UNKNOWN_SERVER_ERROR for one that a later version
+    of Kafka has added (Errors.forCode).
+    """
+    return _BY_CODE.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 MAX_MESSAGE_CHARS: Final = 8_000

@@ -133,7 +133,8 @@ class FetchReader:
         """
         fetch_set = context.fetch_set
         progress = _Progress()
-        self._read(fetch_set, tuple(fetch_set.dirty), context.full, limits, progress)
+        if fetch_set.dirty:
+            self._read(fetch_set, tuple(fetch_set.dirty), context.full, limits, progress)
         if (
             progress.urgent
             or progress.size_bytes >= limits.min_bytes

@@ -191,12 +191,13 @@ class ReplicaManager:
         by_id = api_version >= 13
         replica_id = request.replica_id if api_version < 15 else request.replica_state.replica_id
         context = self.sessions.context(request, by_id=by_id, replica_id=replica_id, now_ms=now_ms)
-        if context.error:
-            return FetchResponse(error_code=int(context.error))
+        if context.full:
+            if context.error:
+                return FetchResponse(error_code=int(context.error))
+            if api_version >= RACK_SINCE_FETCH_VERSION:
+                self._choose_replicas(context.fetch_set, request.rack_id, listener_name)
         if replica_id >= 0:
             context.fetch_set.replica_epoch = request.replica_state.replica_epoch
-        elif context.full and api_version >= RACK_SINCE_FETCH_VERSION:
-            self._choose_replicas(context.fetch_set, request.rack_id, listener_name)
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         return self._reader.fetch(
@@ -210,6 +211,8 @@ class ReplicaManager:
 
     def _choose_replicas(self, fetch_set: FetchSet, rack: str, listener_name: str) -> None:
         """Let a consumer read from followers, the closest one if there is a choice (KIP-392)."""
+        if fetch_set.replica_id >= 0:
+            return
         fetch_set.from_followers = True
         if self._selector is not None and rack:
             fetch_set.closest = ClosestReplica(self._selector, rack, listener_name)
@@ -223,12 +226,13 @@ class ReplicaManager:
         context = yield from self.sessions.context_in_steps(
             request, by_id=by_id, replica_id=replica_id, now_ms=now_ms
         )
-        if context.error:
-            return FetchResponse(error_code=int(context.error))
+        if context.full:
+            if context.error:
+                return FetchResponse(error_code=int(context.error))
+            if api_version >= RACK_SINCE_FETCH_VERSION:
+                self._choose_replicas(context.fetch_set, request.rack_id, listener_name)
         if replica_id >= 0:
             context.fetch_set.replica_epoch = request.replica_state.replica_epoch
-        elif context.full and api_version >= RACK_SINCE_FETCH_VERSION:
-            self._choose_replicas(context.fetch_set, request.rack_id, listener_name)
         context.fetch_set.set_isolation(read_committed=request.isolation_level == 1)
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         limits = FetchLimits(
@@ -455,6 +459,19 @@ class ReplicaManager:
             and state.producer_epoch == producer_epoch
             and state.transaction_first_offset is not None
         )
+
+    def verification_guard(
+        self, topic_partition: TopicPartition, producer_id: int
+    ) -> tuple[int, int] | None:
+        """A value that changes when a marker of the producer is written to a partition led here, or
+        its leader changes (KIP-890: VerificationGuard). None: it is not led here.
+        """
+        partition = self.partition(topic_partition)
+        if partition is None or not partition.is_leader:
+            return None
+        log: PartitionLog = partition.log  # type: ignore[assignment]  # the manager hosts PartitionLogs
+        state = log.producers.active_producers.get(producer_id)
+        return partition.leader_epoch, -1 if state is None else state.marker_offset
 
     def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint. Blocks."""

@@ -56,8 +56,8 @@ CLAMPED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
 """A stored value outside of these bounds, which only the file sets, counts as the nearest bound."""
 
 
-MAX_SETTINGS: Final = 1000
-"""Of one resource: listeners may have any name."""
+MAX_SETTINGS: Final = 250
+"""Of one resource: listeners may have any name, and each look at a setting costs."""
 
 
 class DynamicConfigs(NamedTuple):
@@ -125,6 +125,17 @@ def check_key(name: str, value: str, *, of_broker: bool) -> None:
         )
         raise ConfigError(name, value, message)
     parse(row._replace(name=name), value)
+
+
+def is_accepted(name: str, value: str) -> bool:
+    """Whether a value in the file, or stored for a broker, is one that the key may have."""
+    row = broker_key(name)
+    try:
+        if row is not None:
+            parse(row, value)
+    except ConfigError:
+        return False
+    return True
 
 
 def accepted(values: Mapping[str, str], *, of_broker: bool) -> dict[str, str]:

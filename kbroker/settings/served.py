@@ -17,6 +17,7 @@ def _words(text: str) -> frozenset[str]:
 
 SERVED_KEYS: Final = _words(
     """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
     advertised.listeners alter.config.policy.class.name
     auto.create.topics.enable auto.leader.rebalance.enable
     broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
@@ -95,6 +96,7 @@ SERVED_KEYS: Final = _words(
     replica.selector.class
     replica.socket.timeout.ms
     replication.quota.window.num replication.quota.window.size.seconds
+    request.timeout.ms
     security.inter.broker.protocol share.coordinator.snapshot.update.records.per.snapshot
     share.coordinator.state.topic.compression.codec share.coordinator.state.topic.num.partitions
     share.coordinator.state.topic.prune.interval.ms

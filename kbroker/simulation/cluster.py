@@ -30,7 +30,10 @@ FIRST_BROKER_PORT: Final = 9_000
 FIRST_CONTROLLER_PORT: Final = 19_000
 RESTART_S: Final = 1.0
 """After this time a node is started again that has ended because it could not start."""
-CLOCKS_AHEAD_S: Final = (-86_400.0, -60.0, -1.0, 0.0, 1.0, 60.0, 86_400.0)
+CLOCKS_AHEAD_S: Final = (-1_800.0, -60.0, -1.0, 0.0, 1.0, 60.0, 1_800.0)
+"""Wall clocks may be wrong by less than what message.timestamp.after.max.ms and
+producer.id.expiration.ms allow.
+"""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "controller.quorum.election.timeout.ms": "500",

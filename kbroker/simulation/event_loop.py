@@ -24,6 +24,8 @@ from kbroker.simulation.process import PROCESS, SimulatedProcess
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+START_NS: Final = 1_700_000_000 * 1_000_000_000
+"""The wall clock when a simulation begins."""
 THREAD_S: Final = 0.0005
 """How long the work of a thread takes."""
 FEW_TASKS: Final = 1000

@@ -115,7 +115,7 @@ class BatchWriter:
         is_transactional: bool,
     ) -> int:
         is_idempotent = self.producer_id != NO_PRODUCER_ID
-        now_ms = self._workload.now_ms()
+        now_ms = self._workload.timestamp_ms()
         batch = build_batch(
             [(now_ms, None, value, ()) for value in values],
             producer_id=self.producer_id,

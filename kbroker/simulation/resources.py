@@ -13,14 +13,12 @@ from kbroker.node.timers import LoopTimers
 from kbroker.server.network.listener import Bind
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig
-from kbroker.simulation.event_loop import THREAD_S
+from kbroker.simulation.event_loop import START_NS, THREAD_S
 from kbroker.simulation.network import SimulatedNetwork
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-START_NS: Final = 1_700_000_000 * 1_000_000_000
-"""The wall clock when a simulation begins."""
 MAX_OPEN_FILES: Final = 64
 STEP_S: Final = 0.0002
 """How long a step of computing takes, as far as the slices of long work are concerned; it takes no

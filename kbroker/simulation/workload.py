@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client
 from kbroker.model import StartupError
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.simulation.event_loop import START_NS
 from kbroker.testing.history.operations import History
 
 T = TypeVar("T")
@@ -56,6 +57,10 @@ class Workload:
     def now_ms(self) -> int:
         """Simulated time."""
         return int(asyncio.get_running_loop().time() * 1000)
+
+    def timestamp_ms(self) -> int:
+        """The wall clock of the clients."""
+        return START_NS // 1_000_000 + self.now_ms()
 
     def client(self, client_id: str) -> Client:
         """A client of the cluster."""

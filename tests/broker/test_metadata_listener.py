@@ -168,6 +168,7 @@ def test_without_deleted_topics_no_coordinator_is_told() -> None:
         ({(4, ""): {MOVE_LIMIT: "5"}}, 5),
         ({(4, ""): {MOVE_LIMIT: "5"}, (4, "1"): {MOVE_LIMIT: "7"}}, 7),
         ({(4, "2"): {MOVE_LIMIT: "7"}}, UNLIMITED),
+        ({(4, ""): {MOVE_LIMIT: "soon"}}, UNLIMITED),
     ],
 )
 def test_the_limit_of_moves(configs: dict[tuple[int, str], dict[str, str]], expected: int) -> None:

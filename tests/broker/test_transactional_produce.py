@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +42,7 @@ class Gate:
     def __init__(self, answer: Deferred[Verdicts] | None = None) -> None:
         self.answer: Deferred[Verdicts] = Deferred.of({}) if answer is None else answer
         self.asked: list[tuple[str, Producer, list[int], bool]] = []
+        self.rechecked: list[tuple[Producer, TopicPartition, bool]] = []
 
     def ask(
         self,
@@ -54,6 +55,12 @@ class Gate:
         indexes = [each.partition for each in partitions]
         self.asked.append((transactional_id, producer, indexes, adds))
         return self.answer
+
+    def recheck(
+        self, producer: Producer, partition: TopicPartition, *, adds: bool
+    ) -> Callable[[], ErrorCode]:
+        self.rechecked.append((producer, partition, adds))
+        return lambda: ErrorCode.INVALID_TXN_STATE
 
 
 def partition(index: int, *, is_leader: bool = True) -> Any:
@@ -121,32 +128,20 @@ def test_two_producers_in_one_request_are_refused() -> None:
     assert not gate.asked
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        pytest.param(Deferred.of({}), ErrorCode.NONE, id="open"),
-        pytest.param(
-            Deferred.of({TopicPartition("t", 0): ErrorCode.INVALID_TXN_STATE}),
-            ErrorCode.INVALID_TXN_STATE,
-            id="ended meanwhile",
-        ),
-        pytest.param(Deferred(), ErrorCode.NOT_ENOUGH_REPLICAS, id="not known yet"),
-    ],
-)
-def test_a_batch_appended_later_is_verified_again(
-    answer: Deferred[Verdicts], error: ErrorCode
-) -> None:
-    gate: Any = Gate(answer)
-    check = reverify(gate, 12, "id", TopicPartition("t", 0), batch())
-    assert check is not None and not gate.asked
-    assert check() is error
-    assert gate.asked == [("id", Producer(7, 3), [0], False)]
+@pytest.mark.parametrize(("version", "adds"), [(11, False), (12, True)])
+def test_a_batch_appended_later_is_checked_again(version: int, adds: bool) -> None:
+    gate: Any = Gate()
+    partition = TopicPartition("t", 0)
+    check = reverify(gate, version, partition, batch())
+    assert gate.rechecked == [(Producer(7, 3), partition, adds)]
+    assert check is not None and check() is ErrorCode.INVALID_TXN_STATE
 
 
 def test_other_batches_are_not_verified_again() -> None:
     gate: Any = Gate()
     for records in (batch(transactional=False), batch()[:40]):
-        assert reverify(gate, 12, "id", TopicPartition("t", 0), records) is None
+        assert reverify(gate, 12, TopicPartition("t", 0), records) is None
+    assert not gate.rechecked
 
 
 def test_kept_records_are_copies() -> None:

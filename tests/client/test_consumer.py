@@ -122,6 +122,12 @@ def test_an_abort_from_before_the_answer_counts() -> None:
     assert decode_fetched(PARTITION, data, 5, READ_COMMITTED) == ([], 8)
 
 
+def test_an_answer_that_begins_with_the_marker_of_an_abort() -> None:
+    data = answer(bytes(marker(7, 1, commit=False) + batch(8, 2, producer_id=1)), (1, 0))
+    records, following = decode_fetched(PARTITION, data, 7, READ_COMMITTED)
+    assert ([record.offset for record in records], following) == ([8, 9], 10)
+
+
 @pytest.mark.parametrize("name", ["codec-none-0", "codec-snappy-0", "compact-gzip-0"])
 def test_logs_of_kafka(name: str) -> None:
     log = min((GOLDEN / name).glob("*.log"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
@@ -32,6 +32,7 @@ from tests.cluster.data_load import (
 from tests.cluster.history_lines import value_of
 
 READ_BATCH: Final = 100
+STUCK_S: Final = CALL_TIMEOUT_S + 5
 COMMON: Final = {
     "reconnect.backoff.max.ms": 200,
     "socket.timeout.ms": 10_000,
@@ -88,6 +89,31 @@ def _produce_until(producer: Producer, values: Values, stopping: threading.Event
         producer.poll(PAUSE_S)
 
 
+class StuckCall(Exception):
+    """A call of the library that does not return, though it was given a timeout."""
+
+
+def _call_within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
+    """Call in a thread. Raises what the call raises, and StuckCall if it takes longer: librdkafka
+    2.16 was seen to wait in send_offsets_to_transaction for more than three times its timeout.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001  # raised by the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise StuckCall(f"{getattr(call, '__name__', call)} does not return")
+    for error in errors:
+        raise error
+
+
 class Transactions:
     """A transactional producer, and a consumer that looks at the offsets it has committed."""
 
@@ -109,7 +135,7 @@ class Transactions:
                 self._transact(self._producer)
                 if self._count % FETCH_EVERY == 0:
                     say_committed(self._consumer, self._name, [TopicPartition(LEDGER, 0)])
-            except KafkaException as error:
+            except (KafkaException, StuckCall) as error:
                 say("anew", error)
 
     def _new_producer(self) -> Producer:
@@ -127,10 +153,10 @@ class Transactions:
         return producer
 
     def _call(self, producer: Producer, name: str, *arguments: object) -> None:
-        """Call, and again while the library asks for that."""
+        """Call, and again while the library asks for that. Raises StuckCall."""
         while True:
             try:
-                getattr(producer, name)(*arguments, CALL_TIMEOUT_S)
+                _call_within(STUCK_S, getattr(producer, name), *arguments, CALL_TIMEOUT_S)
                 return
             except KafkaException as error:
                 # An abort that is called again after its timeout keeps the epoch and gives the next
@@ -156,6 +182,10 @@ class Transactions:
             if self._count % 2:
                 self._send_offset(producer, transaction)
             self._call(producer, f"{ending}_transaction")
+        except StuckCall as error:
+            say("stuck", transaction, error)
+            self._producer = None  # a new one fences it
+            return
         except KafkaException as error:
             self._give_up(producer, transaction, error)
             return
@@ -175,7 +205,7 @@ class Transactions:
             if why.args[0].retriable():  # an end that took too long
                 raise why
             self._call(producer, "abort_transaction")
-        except KafkaException as error:
+        except (KafkaException, StuckCall) as error:
             say("fresh", error)
             producer.purge()
             self._producer = None

@@ -201,7 +201,7 @@ class DataRun(Run):
             wrong[:] = unhealed(states, len(self.cluster.nodes))
             return not wrong
 
-        self.wait(is_healed, lambda: f"healed: {'; '.join(wrong[:SHOWN])}", ASK_EVERY_S)
+        self.wait(is_healed, lambda: f"healed: {'; '.join(wrong[:SHOWN])}", poll_s=ASK_EVERY_S)
         return states
 
     def _wait_until_read(self) -> None:

@@ -25,6 +25,8 @@ RECOVERY_TIMEOUT_S: Final = 60.0
 """From the end of a round's faults until every client is acknowledged something: connections that
 were cut retransmit in intervals that double.
 """
+START_TIMEOUT_S: Final = 240.0
+"""Until every client is acknowledged something for the first time: some are compiled before."""
 POLL_S: Final = 0.1
 
 Client = ClientProcess[Any]
@@ -80,7 +82,7 @@ class Run(ABC):
         """Start everything, and wait until every client was acknowledged something."""
         stack.enter_context(self.cluster)
         self.start_clients(stack)
-        self._wait_for_progress("the load begins")
+        self._wait_for_progress("the load begins", START_TIMEOUT_S)
 
     def play(self, plan: Round) -> None:
         """One round."""
@@ -93,26 +95,33 @@ class Run(ABC):
         self.observe_leaders()
 
     def wait(
-        self, is_done: Callable[[], bool], what: Callable[[], str], poll_s: float = POLL_S
+        self,
+        is_done: Callable[[], bool],
+        what: Callable[[], str],
+        *,
+        timeout_s: float = RECOVERY_TIMEOUT_S,
+        poll_s: float = POLL_S,
     ) -> None:
         """Until is_done. what: that is waited for, as an error names it. Raises AssertionError,
         also if a client has ended meanwhile.
         """
-        deadline = time.monotonic() + RECOVERY_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not is_done():
             failures = [each.failure for each in self._clients if each.failure is not None]
             assert not failures, "; ".join(failures)
-            assert time.monotonic() < deadline, f"not within {RECOVERY_TIMEOUT_S:.0f} s: {what()}"
+            assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what()}"
             time.sleep(poll_s)
 
-    def _wait_for_progress(self, what: str) -> None:
+    def _wait_for_progress(self, what: str, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
         before = {load: load.sink.count for load in self._loads}
 
         def without_progress() -> list[str]:
             return [load.name for load, count in before.items() if load.sink.count <= count]
 
         self.wait(
-            lambda: not without_progress(), lambda: f"{what}: {', '.join(without_progress())}"
+            lambda: not without_progress(),
+            lambda: f"{what}: {', '.join(without_progress())}",
+            timeout_s=timeout_s,
         )
 
     # -- the metadata quorum ----------------------------------------------------------------------

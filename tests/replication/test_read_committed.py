@@ -129,3 +129,24 @@ def test_aborted_records_are_nowhere_read(world: World, seed: int) -> None:
         for offset in range(stable + 1):
             wanted = [one for one in sorted(history.visible) if offset <= one < stable]
             assert list(read(world, offset, max_bytes)) == wanted
+
+
+def test_the_guard_changes_with_markers_of_the_producer_and_with_the_leader(world: World) -> None:
+    history = History(world, Random(1))
+    replicas = world.replicas
+    fresh = replicas.verification_guard(KEY, 7)
+    assert fresh is not None and not replicas.has_open_transaction(KEY, 7, 0)
+    options = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+    history.append(batch(base_sequence=0, **options))
+    assert replicas.verification_guard(KEY, 7) == fresh
+    assert replicas.has_open_transaction(KEY, 7, 0)
+    history.end(8, commit=True)
+    assert replicas.verification_guard(KEY, 7) == fresh, "another producer's marker"
+    history.end(7, commit=False)
+    ended = replicas.verification_guard(KEY, 7)
+    history.end(7, commit=False)
+    guards = {fresh, ended, replicas.verification_guard(KEY, 7)}
+    assert len(guards) == 3
+    world.host(epoch=5, partition_epoch=1)
+    assert replicas.verification_guard(KEY, 7) not in guards
+    assert replicas.verification_guard(TopicPartition(TOPIC, 9), 7) is None

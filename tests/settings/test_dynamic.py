@@ -17,6 +17,7 @@ from kbroker.settings.dynamic import (
     check_altered,
     check_key,
     in_force,
+    is_accepted,
     is_security_key,
 )
 from kbroker.settings.keys import ConfigError
@@ -148,3 +149,15 @@ def test_what_is_said_to_act_at_once_does_not_need_a_warning() -> None:
             assert acts(key.name), key.name
     assert acts("listener.name.plaintext.max.connections")
     assert not acts("remote.log.reader.threads")
+
+
+def test_a_resource_has_so_many_settings() -> None:
+    values = {f"listener.name.l{number}.max.connections": "5" for number in range(251)}
+    with pytest.raises(ConfigError, match="No resource has more than 250"):
+        check_altered(CONFIG, NOTHING, values, of_broker=True)
+
+
+def test_a_value_that_a_key_cannot_have_does_not_count() -> None:
+    assert is_accepted("min.insync.replicas", "2")
+    assert not is_accepted("min.insync.replicas", "two")
+    assert not is_accepted("log.retention.ms", "soon")

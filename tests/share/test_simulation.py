@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.coordinator.share_state.persister import LocalSharePersister
+from kbroker.coordinator.share_state.persister import RetryingSharePersister
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.model import TopicPartition
@@ -116,7 +116,7 @@ class Simulation:
         )
         self.epoch = 0
         self.lead()
-        persister = LocalSharePersister(
+        persister = RetryingSharePersister(
             self.coordinator, self.timers, lambda: Deferred.of(ErrorCode.NONE)
         )
         self.replicas = FakeReplicas()

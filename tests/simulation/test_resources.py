@@ -9,14 +9,9 @@ from random import Random
 import pytest
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.simulation.event_loop import SimulatedLoop
+from kbroker.simulation.event_loop import START_NS, SimulatedLoop
 from kbroker.simulation.network import SimulatedNetwork
-from kbroker.simulation.resources import (
-    START_NS,
-    InlineExecutor,
-    SimulatedOffload,
-    SimulatedResources,
-)
+from kbroker.simulation.resources import InlineExecutor, SimulatedOffload, SimulatedResources
 
 
 def test_work_of_a_pool_is_run_at_once() -> None:

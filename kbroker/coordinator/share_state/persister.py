@@ -1,16 +1,17 @@
-"""Access to the states of share partitions whose coordinator is on this broker: the ports of
-`share/persister` and `coordinator/group/share/persister`.
+"""Access to the states of share partitions: the ports of `share/persister` and
+`coordinator/group/share/persister`.
 
-Errors that pass - the coordinator's topic is being created or loaded - are retried.
+Errors that pass - the coordinator's topic is being created or loaded, or moves to another broker -
+are retried. `ShareStates` is the coordinator of this broker (`service`), or in a cluster the
+coordinators of all brokers (`broker/remote_share_states`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred, Timers, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -26,13 +27,44 @@ TRIES: Final = 6
 FIRST_PAUSE_MS: Final = 50
 """Before the second try; doubled from try to try."""
 
+CLUSTER_TRIES: Final = 10
+"""In a cluster: 25 seconds, in which another broker takes over from a coordinator that died. Kafka
+takes 31 seconds for its five tries.
+"""
+
 T = TypeVar("T")
 
 
-class _Tries(Deferred[T], Generic[T]):
-    """The result of a call, which is repeated while its error passes, `TRIES` times at most."""
+class ShareStates(Protocol):
+    """Share coordinators. An error is part of each result; no Deferred fails."""
 
-    __slots__ = ("_ask", "_count", "_ensure_topic", "_error_of", "_pause_ms", "_timers")
+    def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
+        """ReadShareGroupState, one partition."""
+        ...
+
+    def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        """WriteShareGroupState, one partition."""
+        ...
+
+    def initialize(
+        self, key: SharePlace, state_epoch: int, start_offset: int
+    ) -> Deferred[ErrorCode]:
+        """InitializeShareGroupState, one partition."""
+        ...
+
+    def delete(self, key: SharePlace) -> Deferred[ErrorCode]:
+        """DeleteShareGroupState, one partition."""
+        ...
+
+    def summarize(self, key: SharePlace) -> Deferred[StateSummary]:
+        """ReadShareGroupStateSummary, one partition."""
+        ...
+
+
+class _Tries(Deferred[T], Generic[T]):
+    """The result of a call, which is repeated while its error passes, so many times at most."""
+
+    __slots__ = ("_ask", "_ensure_topic", "_error_of", "_left", "_pause_ms", "_timers")
 
     def __init__(
         self,
@@ -40,13 +72,14 @@ class _Tries(Deferred[T], Generic[T]):
         error_of: Callable[[T], ErrorCode],
         timers: Timers,
         ensure_topic: Callable[[], Deferred[ErrorCode]],
+        tries: int,
     ) -> None:
         super().__init__()
         self._ask = ask
         self._error_of = error_of
         self._timers = timers
         self._ensure_topic = ensure_topic
-        self._count = 0
+        self._left = tries
         self._pause_ms = FIRST_PAUSE_MS
 
     def begin(self, _: object = None) -> None:
@@ -54,8 +87,8 @@ class _Tries(Deferred[T], Generic[T]):
         self._ask().on_done(self._on_answer, self.fail)
 
     def _on_answer(self, found: T) -> None:
-        self._count += 1
-        if self._error_of(found) not in COORDINATOR_IN_TRANSITION or self._count == TRIES:
+        self._left -= 1
+        if self._error_of(found) not in COORDINATOR_IN_TRANSITION or not self._left:
             self.resolve(found)
             return
         self._timers.call_later(self._pause_ms, self._retry)
@@ -72,60 +105,65 @@ class _Tries(Deferred[T], Generic[T]):
 
 
 class _Retrying:
-    """Calls to the coordinator. ensure_topic: creates `__share_group_state` unless it exists;
-    raises KafkaError.
+    """Calls to the coordinators. ensure_topic: creates `__share_group_state` unless it exists;
+    raises KafkaError. tries: of each call.
     """
 
-    __slots__ = ("_coordinator", "_ensure_topic", "_timers")
+    __slots__ = ("_ensure_topic", "_states", "_timers", "_tries")
 
     def __init__(
         self,
-        coordinator: ShareCoordinator,
+        states: ShareStates,
         timers: Timers,
         ensure_topic: Callable[[], Deferred[ErrorCode]],
+        *,
+        tries: int = TRIES,
     ) -> None:
-        self._coordinator = coordinator
+        self._states = states
         self._timers = timers
         self._ensure_topic = ensure_topic
+        self._tries = tries
 
     def _try(
         self, ask: Callable[[], Deferred[T]], error_of: Callable[[T], ErrorCode]
     ) -> Deferred[T]:
-        tries = _Tries(ask, error_of, self._timers, self._ensure_topic)
+        tries = _Tries(ask, error_of, self._timers, self._ensure_topic, self._tries)
         tries.begin()
         return tries
 
 
-class LocalSharePersister(_Retrying):
+class RetryingSharePersister(_Retrying):
     """A `SharePersister`: for the leaders of share partitions."""
 
     __slots__ = ()
 
     def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
         """See the port."""
-        return self._try(lambda: self._coordinator.read(key, leader_epoch), _error_of_state)
+        return self._try(lambda: self._states.read(key, leader_epoch), _error_of_state)
 
     def write(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
         """See the port."""
-        return self._try(lambda: self._coordinator.write(key, write), _same)
+        return self._try(lambda: self._states.write(key, write), _same)
 
 
-class LocalGroupStatePersister(_Retrying):
+class RetryingGroupStatePersister(_Retrying):
     """A `GroupStatePersister`: for share groups. on_reset: called with every state that was created
-    anew or deleted, since a leader of the partition may still hold the former one.
+    anew or deleted, since this broker may still hold the former one as the leader of the partition.
+    Another broker learns of it when it next writes the state, as in Kafka.
     """
 
     __slots__ = ("_on_reset",)
 
     def __init__(
         self,
-        coordinator: ShareCoordinator,
+        states: ShareStates,
         timers: Timers,
         ensure_topic: Callable[[], Deferred[ErrorCode]],
         *,
         on_reset: Callable[[SharePlace], None],
+        tries: int = TRIES,
     ) -> None:
-        super().__init__(coordinator, timers, ensure_topic)
+        super().__init__(states, timers, ensure_topic, tries=tries)
         self._on_reset = on_reset
 
     def initialize(
@@ -136,7 +174,7 @@ class LocalGroupStatePersister(_Retrying):
         for place, offset in start_offsets.items():
             key = SharePlace(group_id, place)
             initialized[place] = self._reset(
-                key, partial(self._coordinator.initialize, key, state_epoch, offset)
+                key, partial(self._states.initialize, key, state_epoch, offset)
             )
         return gather_by_key(initialized)
 
@@ -147,7 +185,7 @@ class LocalGroupStatePersister(_Retrying):
         deleted = {}
         for place in places:
             key = SharePlace(group_id, place)
-            deleted[place] = self._reset(key, partial(self._coordinator.delete, key))
+            deleted[place] = self._reset(key, partial(self._states.delete, key))
         return gather_by_key(deleted)
 
     def summarize(
@@ -157,7 +195,7 @@ class LocalGroupStatePersister(_Retrying):
         return gather_by_key(
             {
                 place: self._try(
-                    partial(self._coordinator.summarize, SharePlace(group_id, place)),
+                    partial(self._states.summarize, SharePlace(group_id, place)),
                     _error_of_summary,
                 )
                 for place in places

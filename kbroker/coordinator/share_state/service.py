@@ -152,7 +152,7 @@ class ShareCoordinator:
         """The partition of `__share_group_state` whose leader coordinates this key."""
         return partition_of(key, self._partitions.count())
 
-    def _partition_of(self, key: SharePlace) -> int:
+    def partition_of(self, key: SharePlace) -> int:
         """`partition_for` a share partition's key: group id, topic id and partition. A request may
         name 250,000 partitions of a group whose id has 32,767 characters.
         """
@@ -325,7 +325,7 @@ class ShareCoordinator:
     ) -> Deferred[T]:
         if not key.group_id:
             return Deferred.of(failed(ErrorCode.INVALID_REQUEST))
-        decided = self.runtime.decide(self._partition_of(key), lambda shard, now_ms: decide(shard))
+        decided = self.runtime.decide(self.partition_of(key), lambda shard, now_ms: decide(shard))
         return decided.recover(lambda error: failed(error.code))
 
 

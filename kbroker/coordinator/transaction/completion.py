@@ -20,9 +20,10 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 
 FIRST_RETRY_MS: Final = 100
-LAST_RETRY_MS: Final = 5_000
+LAST_RETRY_MS: Final = 1_000
 """Markers that failed are written again after the first of these, then after twice as long each
-time, up to the second; so is a Prepare or Complete record that was refused.
+time, up to the second; so is a Prepare or Complete record that was refused. The second is what a
+transaction waits at most once a partition has a leader again.
 """
 
 MARKER_DONE: Final = frozenset(
@@ -32,32 +33,38 @@ MARKER_DONE: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The partition needs no marker any more: it is written; the partition was deleted; or the
-partition has seen a later epoch of the producer, which it cannot while the transaction is open in
-it.
+"""The partition needs no marker any more: it is written; the partition was deleted, as this
+broker's metadata say; the partition has seen a later epoch of the producer, which it cannot while
+the transaction is open in it; or it cannot hold transactional batches. After any other error the
+marker is written again, for as long as this broker coordinates the transaction.
 """
 
 
 class Completion:
     """The end of one transaction in progress. remaining: the partitions without their marker.
+    failed: those of them that wait for the next try; the markers of the others are on their way.
     is_decided: whether the Prepare record is known to be committed.
     """
 
-    __slots__ = ("deadline", "is_decided", "remaining", "retry_ms")
+    __slots__ = ("deadline", "failed", "is_decided", "remaining", "retry_ms")
 
     def __init__(self, remaining: set[TopicPartition], deadline: Deadline) -> None:
         self.remaining = remaining
+        self.failed: set[TopicPartition] = set()
         self.deadline = deadline
         self.is_decided = False
         self.retry_ms = FIRST_RETRY_MS
 
     def settle(self, results: MarkerResults) -> None:
         """Take the outcomes of markers into account."""
-        self.remaining -= {
-            partition for partition, error in results.items() if error in MARKER_DONE
-        }
+        for partition, error in results.items():
+            if error in MARKER_DONE:
+                self.remaining.discard(partition)
+            elif partition in self.remaining:
+                self.failed.add(partition)
 
 
 class Completions:
@@ -103,9 +110,12 @@ class Completions:
         self._found = {}
 
     def retry_later(self, completion: Completion, now_ms: int) -> None:
-        """Call on_retry after its retry interval, which doubles."""
-        self._deadlines.set(completion.deadline, now_ms + completion.retry_ms)
-        completion.retry_ms = min(2 * completion.retry_ms, LAST_RETRY_MS)
+        """Call on_retry after its retry interval, which doubles. Markers of one leader may fail
+        while those of another wait for their next try already, which is not postponed.
+        """
+        if completion.deadline.at_ms is None:
+            self._deadlines.set(completion.deadline, now_ms + completion.retry_ms)
+            completion.retry_ms = min(2 * completion.retry_ms, LAST_RETRY_MS)
 
 
 def completed(prepared: Transaction, wall_ms: int) -> Transaction:

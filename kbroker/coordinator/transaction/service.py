@@ -101,6 +101,7 @@ class TransactionCoordinator:
     ) -> None:
         self._config = config
         self._timers = timers
+        self._markers = markers
         self._cluster = cluster
         self._next_producer_id = next_producer_id
         self._partitions = KeyPartitions(
@@ -110,7 +111,9 @@ class TransactionCoordinator:
             TRANSACTION_TOPIC,
             log=log,
             timers=timers,
-            make_shard=lambda: TransactionShard(config, timers.now_ms, self._log_version),
+            make_shard=lambda: TransactionShard(
+                config, timers.now_ms, self._log_version, markers.by_leader
+            ),
             base_sequence=-1,
             write_timeout_ms=WRITE_TIMEOUT_MS,
             sender=_Sender(markers, next_producer_id),
@@ -129,6 +132,8 @@ class TransactionCoordinator:
         """
         self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
+        if epoch is None:
+            self._markers.drop(lambda name: self.partition_for(name) == partition)
 
     def close(self) -> None:
         """Unload all shards, since the broker stops."""

@@ -31,7 +31,12 @@ from kbroker.coordinator.transaction.epochs import (
     needs_producer_id,
 )
 from kbroker.coordinator.transaction.expiry import expired, timed_out
-from kbroker.coordinator.transaction.markers import MarkerResults, WriteMarkers
+from kbroker.coordinator.transaction.markers import (
+    ByLeader,
+    MarkerResults,
+    WriteMarkers,
+    all_at_once,
+)
 from kbroker.coordinator.transaction.producer_ids import TakeProducerId
 from kbroker.coordinator.transaction.records import (
     LAST_CLIENT_EPOCH,
@@ -66,10 +71,11 @@ class TransactionShard:
     """The transactional ids of one partition.
 
     wall_ms: the wall clock, for what is stored and how old that is. log_version: of the record
-    values to write, by the cluster's transaction.version.
+    values to write, by the cluster's transaction.version. by_leader: see `MarkerWriter`.
     """
 
     __slots__ = (
+        "_by_leader",
         "_deadlines",
         "_ends",
         "_expiry",
@@ -86,11 +92,13 @@ class TransactionShard:
         settings: TransactionSettings,
         wall_ms: Callable[[], int],
         log_version: Callable[[], int] = lambda: 1,
+        by_leader: ByLeader = all_at_once,
     ) -> None:
         self.transactions: dict[str, Transaction] = {}
         self._settings = settings
         self._wall_ms = wall_ms
         self._log_version = log_version
+        self._by_leader = by_leader
         self._in_flight: set[str] = set()
         self._deadlines = Deadlines()
         self._ends = Completions(self._deadlines, self._on_retry)
@@ -346,20 +354,32 @@ class TransactionShard:
     # -- the end of a transaction ------------------------------------------------------------
 
     def _complete(self, transactional_id: str) -> Results:
-        """Write the missing markers of a decided end; without any, the Complete record."""
+        """Write the markers of a decided end; if none is missing, the Complete record."""
         transaction = self.transactions[transactional_id]
         completion = self._ends.of(transaction)
         if not completion.remaining:
             return [self._write(completed(transaction, self._wall_ms()), None)]
-        markers = WriteMarkers(
-            sorted(completion.remaining),
-            partial(self._on_markers, transactional_id, completion),
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            commit=transaction.state is TransactionState.PREPARE_COMMIT,
-            transaction_version=transaction.client_version,
-        )
-        return [CoordinatorResult([], None, requests=[markers])]
+        return self._mark(transaction, completion, completion.remaining)
+
+    def _mark(
+        self, transaction: Transaction, completion: Completion, partitions: set[TopicPartition]
+    ) -> Results:
+        """Write markers into partitions; a request for each leader, so that none waits for
+        another.
+        """
+        requests = [
+            WriteMarkers(
+                some,
+                partial(self._on_markers, transaction.transactional_id, completion),
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch,
+                commit=transaction.state is TransactionState.PREPARE_COMMIT,
+                transaction_version=transaction.client_version,
+            )
+            for some in self._by_leader(sorted(partitions))
+        ]
+        return [CoordinatorResult([], None, requests=requests)]
 
     def _on_markers(
         self, transactional_id: str, completion: Completion, results: MarkerResults, now_ms: int
@@ -371,8 +391,9 @@ class TransactionShard:
             # A later coordinator has written a marker: it ends the transaction, not this one.
             self._ends.forget(transactional_id)
             return []
-        if completion.remaining:
+        if completion.failed:
             self._ends.retry_later(completion, now_ms)
+        if completion.remaining:
             return []
         return self._complete(transactional_id)
 
@@ -383,9 +404,13 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         if current is None or current.state not in ENDING or transactional_id in self._in_flight:
             return []
-        if self._ends.of(current).is_decided:
+        completion = self._ends.of(current)
+        if not completion.is_decided:
+            return [self._write(current, None)]
+        if not completion.failed:
             return self._complete(transactional_id)
-        return [self._write(current, None)]
+        failed, completion.failed = completion.failed, set()
+        return self._mark(current, completion, failed)
 
     # -- timeouts and expiry -----------------------------------------------------------------
 

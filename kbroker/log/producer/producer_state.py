@@ -65,12 +65,15 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerState:
-    """One producer id; batches oldest first, transaction_first_offset None without one."""
+    """One producer id; batches oldest first, transaction_first_offset None without one.
+    marker_offset: of its last marker, -1 if that is not known; in no snapshot.
+    """
 
     __slots__ = (
         "batches",
         "coordinator_epoch",
         "last_timestamp",
+        "marker_offset",
         "producer_epoch",
         "producer_id",
         "transaction_first_offset",
@@ -90,6 +93,7 @@ class ProducerState:
         self.coordinator_epoch = coordinator_epoch
         self.last_timestamp = last_timestamp
         self.transaction_first_offset = transaction_first_offset
+        self.marker_offset = -1
         self.batches: list[BatchMetadata] = []
 
     @property
@@ -321,6 +325,7 @@ class ProducerStateManager:
         state.move_to_epoch(header.producer_epoch)
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = header.max_timestamp
+        state.marker_offset = header.base_offset
         state.transaction_first_offset = None
         if first_offset is None:
             return None

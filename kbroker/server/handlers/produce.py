@@ -36,7 +36,7 @@ from kbroker.broker.transactional_produce import (
     reverify,
     verify_partitions,
 )
-from kbroker.log.append_request import AppendRequest, Reverify, is_transactional
+from kbroker.log.append_request import AppendRequest, is_transactional
 from kbroker.log.results import Appended, Refused
 from kbroker.log.validator import RECORD_ERROR_BYTES
 from kbroker.log_lines import shown
@@ -126,7 +126,7 @@ def _append_all(
         context.arrived_ms if verdicts is None else services.timers.now_ms(),
         version,
         _TRANSACTION_VERSIONS[version],
-        None if verdicts is None else _reverify(services, context, request),
+        None if verdicts is None else partial(reverify, services.partition_gate, version),
     )
     failures: list[tuple[str, _Partition]] | None = None
     waiting: list[tuple[_Partition, Deferred[PartitionAppendResult]]] | None = None
@@ -175,14 +175,6 @@ def _append_all(
     if waiting is not None:
         return _Waiting(services.memory, waiting, partial(_finish, services, context, response))
     return response if failures is None else _finish(services, context, response)
-
-
-def _reverify(services: Services, context: RequestContext, request: ProduceRequest) -> Reverify:
-    """The check of transactional batches that are appended later. It does not hold the request,
-    which holds the receive buffer.
-    """
-    transactional_id = request.transactional_id or ""
-    return partial(reverify, services.partition_gate, context.api_version, transactional_id)
 
 
 def _may_not_write_internal(context: RequestContext) -> bool:

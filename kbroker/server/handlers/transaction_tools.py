@@ -36,6 +36,15 @@ from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, describe_each, sli
 
 MARKERS_PER_STEP: Final = 8
 
+_OF_LEADERS: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+"""A transaction coordinator of Apache Kafka knows no errors of the group coordinator, through which
+a marker goes into `__consumer_offsets`.
+"""
+
 _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 _MarkerResult = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _TopicResult = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
@@ -112,13 +121,13 @@ def handle_write_markers(
                 if isinstance(outcome, Deferred):
                     waiting.append((result, outcome))
                 else:
-                    result.error_code = outcome
+                    result.error_code = _OF_LEADERS.get(outcome, outcome)
     for result, deferred in waiting:
         if not deferred.done:
             yield deferred
         elif pace.is_due():
             yield None
-        result.error_code = deferred.value
+        result.error_code = _OF_LEADERS.get(deferred.value, deferred.value)
     return response
 
 

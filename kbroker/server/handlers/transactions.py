@@ -331,6 +331,11 @@ def _commit_in_transaction(
 ) -> Deferred[ErrorCode]:
     partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
     producer = Producer(request.producer_id, request.producer_epoch)
+    hosted = services.replicas.partition(partition)
+    if hosted is None or not hosted.is_leader:
+        # Another broker coordinates the group, so the partition is not added to the transaction.
+        transaction = Transactional(*producer)
+        return services.groups.offsets.commit_in_transaction(commit, asked, transaction)
     verdicts = services.partition_gate.ask(
         request.transactional_id, producer, [partition], adds=version >= OFFSETS_ADD_ITSELF_SINCE
     )

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from kbroker.coordinator.share_state.persister import TRIES, LocalSharePersister
+from kbroker.coordinator.share_state.persister import TRIES, RetryingSharePersister
 from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.model import ZERO_UUID
 from kbroker.ports import Deferred
@@ -32,7 +32,7 @@ class Coordinator:
 
 def persister(
     coordinator: Coordinator, timers: SimTimers, topic: ErrorCode | None = ErrorCode.NONE
-) -> LocalSharePersister:
+) -> RetryingSharePersister:
     """topic: None where the states' topic cannot be made."""
 
     def ensure_topic() -> Deferred[ErrorCode]:
@@ -40,7 +40,7 @@ def persister(
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR)
         return Deferred.of(topic)
 
-    return LocalSharePersister(cast(ShareCoordinator, coordinator), timers, ensure_topic)
+    return RetryingSharePersister(cast(ShareCoordinator, coordinator), timers, ensure_topic)
 
 
 @pytest.mark.parametrize("topic", [ErrorCode.NONE, None])

@@ -59,7 +59,12 @@ def test_a_completion_is_made_once() -> None:
         (ErrorCode.UNKNOWN_TOPIC_ID, True),
         (ErrorCode.INVALID_PRODUCER_EPOCH, True),
         (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, True),
+        (ErrorCode.UNSUPPORTED_VERSION, True),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+        (ErrorCode.LEADER_NOT_AVAILABLE, False),
+        (ErrorCode.NETWORK_EXCEPTION, False),
+        (ErrorCode.REQUEST_TIMED_OUT, False),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, False),
         (ErrorCode.KAFKA_STORAGE_ERROR, False),
         (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, False),
         (ErrorCode.UNKNOWN_SERVER_ERROR, False),
@@ -69,6 +74,7 @@ def test_which_outcomes_need_no_further_marker(error: ErrorCode, is_done: bool) 
     completion = World().completions.of(ENDING)
     completion.settle({P0: error, TopicPartition("other", 0): ErrorCode.NONE})
     assert completion.remaining == ({P1} if is_done else {P0, P1})
+    assert completion.failed == (set() if is_done else {P0})
 
 
 def test_the_interval_doubles_up_to_the_longest() -> None:
@@ -86,8 +92,16 @@ def test_the_interval_doubles_up_to_the_longest() -> None:
         world.retried.clear()
         waited.append(due_ms - now_ms)
         now_ms = due_ms
-    assert waited == [100, 200, 400, 800, 1600, 3200, 5000, 5000]
+    assert waited == [100, 200, 400, 800, 1000, 1000, 1000, 1000]
     assert (waited[0], waited[-1]) == (FIRST_RETRY_MS, LAST_RETRY_MS)
+
+
+def test_a_later_failure_does_not_postpone_the_next_try() -> None:
+    world = World()
+    completion = world.completions.of(ENDING)
+    world.completions.retry_later(completion, 0)
+    world.completions.retry_later(completion, FIRST_RETRY_MS - 1)
+    assert world.deadlines.next_ms() == FIRST_RETRY_MS
 
 
 def test_a_completion_that_is_forgotten_is_not_tried_again() -> None:

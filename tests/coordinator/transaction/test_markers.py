@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from kbroker.coordinator.runtime.coordinator_log import Transactional
@@ -41,10 +43,39 @@ class Groups:
         return self.outcome
 
 
+class Others:
+    """Broker 2. leaders: those of partitions; a missing partition was deleted."""
+
+    node_id = 1
+
+    def __init__(self, leaders: dict[TopicPartition, int]) -> None:
+        self.leaders = leaders
+        self.asked: list[tuple[int, list[TopicPartition], int]] = []
+        self.outcome: Deferred[MarkerResults] = Deferred()
+        self.dropped: list[bool] = []
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        return self.leaders.get(partition)
+
+    def write_markers(
+        self,
+        leader_id: int,
+        request: WriteMarkers,
+        partitions: Sequence[TopicPartition],
+        *,
+        coordinator_epoch: int,
+    ) -> Deferred[MarkerResults]:
+        self.asked.append((leader_id, list(partitions), coordinator_epoch))
+        return self.outcome
+
+    def drop(self, is_dropped: Callable[[str], bool]) -> None:
+        self.dropped.append(is_dropped("tx"))
+
+
 class Router:
     """A router over a log in memory, on a broker that hosts partition 0 of each topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Others | None = None) -> None:
         self.log = MemoryLog()
         self.groups = Groups()
         self.router = MarkerRouter(
@@ -52,12 +83,14 @@ class Router:
             {GROUPS: self.groups},
             SimTimers(),
             knows=lambda topic, partition: partition == 0,
+            others=others,
         )
 
     def write(self, *partitions: TopicPartition, commit: bool = True) -> Deferred[MarkerResults]:
         request = WriteMarkers(
             partitions,
             lambda results, now_ms: [],
+            transactional_id="tx",
             producer_id=9,
             producer_epoch=3,
             commit=commit,
@@ -106,6 +139,45 @@ def test_a_marker_that_fails_does_not_fail_the_others() -> None:
     ((_, appended),) = world.log.waiting
     appended.fail(KafkaError(E.KAFKA_STORAGE_ERROR))
     assert written.value == {OUT: E.KAFKA_STORAGE_ERROR}
+
+
+HERE, THERE, NOWHERE, DELETED = (TopicPartition("out", index) for index in range(4))
+
+
+def of_two_brokers() -> tuple[Router, Others]:
+    others = Others({HERE: 1, THERE: 2, NOWHERE: -1})
+    return Router(others), others
+
+
+def test_partitions_are_grouped_by_their_leaders() -> None:
+    world, _ = of_two_brokers()
+    partitions = [HERE, THERE, NOWHERE, DELETED]
+    assert list(map(list, world.router.by_leader(partitions))) == [[each] for each in partitions]
+    assert list(Router().router.by_leader(partitions)) == [partitions]
+
+
+def test_markers_of_several_leaders_are_answered_when_all_are_written() -> None:
+    world, others = of_two_brokers()
+    world.log.delayed = True
+    written = world.write(HERE, THERE, NOWHERE, DELETED)
+    assert others.asked == [(2, [THERE], 5)]
+    world.log.commit()
+    assert not written.done
+    others.outcome.resolve({THERE: E.NOT_ENOUGH_REPLICAS})
+    assert written.value == {
+        HERE: E.NONE,
+        THERE: E.NOT_ENOUGH_REPLICAS,
+        NOWHERE: E.LEADER_NOT_AVAILABLE,
+        DELETED: E.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert HERE in world.log.batches and THERE not in world.log.batches
+
+
+def test_markers_for_other_leaders_are_dropped_with_their_coordinator() -> None:
+    world, others = of_two_brokers()
+    world.router.drop(lambda transactional_id: transactional_id == "tx")
+    assert others.dropped == [True]
+    Router().router.drop(lambda transactional_id: True)
 
 
 class Unreachable(TransactionWorld):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from kbroker.coordinator.runtime.records import encode_batch
 from kbroker.coordinator.transaction.ends import Producer
-from kbroker.coordinator.transaction.markers import MarkerResults, WriteMarkers
+from kbroker.coordinator.transaction.markers import (
+    MarkerResults,
+    MarkerWriter,
+    WriteMarkers,
+    all_at_once,
+)
 from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.coordinator.transaction.shard import TransactionShard
@@ -54,11 +60,20 @@ class TransactionWorld:
         return TransactionCoordinator(
             TransactionCoordinatorConfig(),
             log=self.log,
-            markers=self,
+            markers=self.marker_writer(),
             timers=self.timers,
             cluster=lambda: self.topics,
             next_producer_id=self.next_producer_id,
         )
+
+    def marker_writer(self) -> MarkerWriter:
+        return self
+
+    def by_leader(self, partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
+        return all_at_once(partitions)
+
+    def drop(self, is_dropped: Callable[[str], bool]) -> None:
+        """No marker waits here."""
 
     def next_producer_id(self) -> Deferred[int]:
         if self.producer_id_error is not ErrorCode.NONE:

@@ -357,6 +357,17 @@ def test_overlapping_transactions() -> None:
     assert state.first_unstable_offset is None
 
 
+def test_a_producer_knows_its_last_marker() -> None:
+    state = manager()
+    append(state, batch(0, offset=0, transactional=True))
+    assert state.active_producers[7].marker_offset == -1
+    for offset in (1, 2):
+        end(state, marker(offset=offset))
+        assert state.active_producers[7].marker_offset == offset
+    append(state, batch(1, offset=3, transactional=True))
+    assert state.active_producers[7].marker_offset == 2
+
+
 def test_a_marker_without_a_transaction_ends_none() -> None:
     state = manager()
     assert end(state, marker(offset=0)) is None

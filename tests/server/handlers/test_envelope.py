@@ -219,7 +219,12 @@ def test_a_request_is_handled_as_the_clients_own(version: int) -> None:
     assert (context.correlation_id, context.client_id) == (CORRELATION_ID, "client")
     assert context.arrived_ms == 123
     assert context.session == Session(
-        "broker-7", "CONTROLLER", "10.0.0.9", "User:alice", is_token_authenticated=True
+        "broker-7",
+        "CONTROLLER",
+        "10.0.0.9",
+        "User:alice",
+        is_token_authenticated=True,
+        is_forwarded=True,
     )
     assert controller.dispatcher.requests == {ApiKey.ENVELOPE: 1}
     assert controller.embedded.requests == {ApiKey.CREATE_TOPICS: 1}
