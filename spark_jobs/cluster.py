@@ -174,8 +174,8 @@ async def _topics(client: Client, names: Iterable[str]) -> Topics:
         LATEST_TIMESTAMP,
         ZERO_UUID,
         TopicPartition,
-        TopicView,
     )
+    from kbroker.client.cluster_view import TopicView
     from kbroker.protocol.errors import ErrorCode, KafkaError
 
     async def view_of(name: str) -> TopicView:

@@ -50,9 +50,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "perf": LazyCommand("kbroker.cli.records.perf", "Measure throughput and latency."),
     "dump-log": LazyCommand("kbroker.cli.dump_log", "Show or verify the files of a log."),
     "sim": LazyCommand("kbroker.cli.sim", "Run a simulated cluster under faults, and judge it."),
-    "jobs": LazyCommand("kbroker.cli.jobs", "Run PySpark jobs over topics."),
+    "jobs": LazyCommand(
+        "kbroker.cli.jobs", "Run a PySpark job over Kafka topics: archive, check, bundle."
+    ),
     "spark-conf": LazyCommand(
-        "kbroker.cli.jobs", "Print what Spark needs for Kafka.", "spark_conf_app"
+        "kbroker.cli.jobs",
+        "Print packages and options for the installed pyspark.",
+        "spark_conf_app",
     ),
     "completion": LazyCommand("kbroker.cli.completion", "Print a completion script for a shell."),
 }

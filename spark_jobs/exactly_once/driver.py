@@ -271,6 +271,7 @@ class QueryDriver:
             case Failure.FENCED:
                 return self._second_driver()
             case Failure.FATAL:
+                self._fence(batch_id)
                 return SinkError(failure.message)
             case Failure.RESTART:
                 return _Restart(failure.message)

@@ -29,7 +29,7 @@ class Layout:
     of a target partition into one task; `keep` leaves them where they are, for frames in which each
     target partition is in one Spark partition already (checked while writing). order_by: columns by
     which the rows of a target partition are sorted. tasks: of the shuffle, None for one per target
-    partition.
+    partition, at most spark.sql.shuffle.partitions.
     """
 
     topic: str | None
@@ -51,7 +51,8 @@ def arranged(frame: DataFrame, layout: Layout, partition_counts: Mapping[str, in
         rows = _with_partition(rows, layout, partition_counts)
     targets = [name for name in (TOPIC, PARTITION) if name in rows.columns]
     if layout.arrangement == "shuffle":
-        tasks = layout.tasks or sum(partition_counts.values())
+        most = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+        tasks = layout.tasks or min(sum(partition_counts.values()), most)
         rows = rows.repartition(tasks, *targets)
     if order:
         rows = rows.sortWithinPartitions(*targets, *(f"order_{i}" for i in range(len(order))))

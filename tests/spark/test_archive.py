@@ -125,32 +125,32 @@ def options(bootstrap: str, tmp_path: Path) -> ArchiveOptions:
     return ArchiveOptions(output=str(tmp_path / "out"), bootstrap_servers=bootstrap)
 
 
-def test_the_command_line_twice(
+def test_the_command_line_then_a_notebook(
     spark: SparkSession,
     bootstrap: str,
     new_topic: Callable[[int], str],
     produce: Callable[..., None],
+    options: ArchiveOptions,
     tmp_path: Path,
 ) -> None:
     """Nothing but the summary is printed: not 40 lines of Ivy, no trace, no `artifacts`."""
-    topic, output = new_topic(3), tmp_path / "archive"
+    topic, output = new_topic(3), tmp_path / "out"
     records = sent(range(600), 3)
     produce(topic, records[:450], "zstd")
     arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
-    arguments += ["--output", "archive", "--json"]
-    for more in (records[450:], []):
-        with job(*arguments, folder=tmp_path) as run:
-            printed, errors = run.communicate(timeout=180)
-        assert (run.returncode, errors) == (0, "")
-        assert {path.name for path in tmp_path.iterdir()} == {"archive", "archive.checkpoint"}
-        done = 450 if more else 600
-        summary = json.loads(printed)
-        assert summary["end_offsets"] == {topic: {str(p): done // 3 for p in range(3)}}
-        assert summary["rows"] == len(more) if not more else 450
-        assert summary["archived"] == done
-        assert seen_by_pyarrow(output) == expected(topic, records[:done], 3)
-        produce(topic, more)
-    assert seen_by_spark(spark, output) == expected(topic, records, 3)
+    with job(*arguments, "--output", "out", "--json", folder=tmp_path) as run:
+        printed, errors = run.communicate(timeout=300)
+    assert (run.returncode, errors) == (0, "")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.checkpoint"}
+    summary = json.loads(printed)
+    assert summary["end_offsets"] == {topic: {str(p): 150 for p in range(3)}}
+    assert (summary["rows"], summary["archived"]) == (450, 450)
+    assert seen_by_pyarrow(output) == expected(topic, records[:450], 3)
+    produce(topic, records[450:])
+    again = archive(spark, replace(options, subscribe=topic))
+    assert (again.totals.rows, again.archived) == (150, 600)
+    assert archive(spark, replace(options, subscribe=topic)).totals.rows == 0
+    assert seen_by_pyarrow(output) == seen_by_spark(spark, output) == expected(topic, records, 3)
 
 
 def test_batches_files_and_what_they_say(
@@ -378,7 +378,7 @@ def test_spark_submit_with_a_bundle_and_the_file_alone(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         env={**environment, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr

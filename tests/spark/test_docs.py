@@ -32,7 +32,8 @@ needs_spark = pytest.mark.skipif(java_problem() is not None, reason=java_problem
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    return [block for name, block in fences if name == language]
 
 
 def test_commands_have_options_that_exist() -> None:

@@ -389,6 +389,15 @@ def test_offsets_of_a_group_are_committed_with_the_batch(cluster: ScriptedCluste
     assert newest_token(cluster).end_offsets == {"in": {0: 17, 3: 4}}
 
 
+def test_a_commit_that_is_refused_leaves_no_transaction_open(cluster: ScriptedCluster) -> None:
+    driver = QueryDriver(cluster.client(), replace(QUERY, commit_group="readers"))
+    cluster.fail(ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(SinkError, match=r"^committing batch 0: .*grant Read on the group"):
+        driver.write_batch(0, tasks_of(cluster, 0), end_offsets={"in": {0: 17}})
+    assert cluster.committed("out") == [[], [], []]
+    assert [log.last_stable_offset == log.end for log in cluster.topics["out"]] == [True] * 3
+
+
 def test_a_missing_topic(cluster: ScriptedCluster) -> None:
     driver = QueryDriver(cluster.client(), replace(QUERY, topics=("out", "absent")))
     with pytest.raises(SinkError, match=r"^topic absent does not exist: create it"):

@@ -247,3 +247,26 @@ def test_a_record_that_is_too_large(bootstrap: str, topic: str) -> None:
     with pytest.raises(SinkError, match=r"batch 0 cannot be written: a record with key b'k'.*"):
         driver_of(bootstrap, topic).write_batch(0, write)
     assert committed(bootstrap, topic) == expected()
+
+
+def test_offsets_of_a_group_are_committed_with_the_batch(bootstrap: str, topic: str) -> None:
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Place
+
+    group = f"group-{topic}"
+    client = client_of(ClusterAddress(bootstrap))
+    driver = QueryDriver(client, replace(settings(topic), commit_group=group))
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        for batch_id in range(2):
+            ends = {topic: {0: 10 * batch_id + 7, 2: 3}}
+            driver.write_batch(batch_id, write_batch(batch_id), end_offsets=ends)
+
+            def committed_offsets() -> list[int]:
+                places = [Place(topic, index) for index in range(PARTITIONS)]
+                return [place.offset for place in reader.committed(places, timeout=30)]
+
+            wanted = [10 * batch_id + 7, -1001, 3]
+            wait_until(lambda wanted=wanted: committed_offsets() == wanted, 60, "the offsets")
+    finally:
+        reader.close()

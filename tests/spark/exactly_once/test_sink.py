@@ -14,6 +14,7 @@ from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.exactly_once.frames import Layout, record_columns
 from spark_jobs.exactly_once.partitioner import partition_for
 from spark_jobs.exactly_once.sink import KafkaSink, kafka_sink
+from spark_jobs.exactly_once.source_offsets import CheckpointOffsets
 from tests.clients.adapters import ConfluentAdapter, Sent
 from tests.spark.exactly_once.committed import Row, read_committed
 
@@ -132,12 +133,32 @@ class FailOnce:
 def test_a_mirror_keeps_partitions_and_order(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
+    """And the source's offsets are those of a consumer group."""
     source_topic, target = new_topic(PARTITIONS), new_topic(PARTITIONS)
     fill(bootstrap, source_topic, range(400))
-    sink = kafka_sink(bootstrap, topic=target, query_name=f"mirror-{target}", arrangement="keep")
+    sink = kafka_sink(
+        bootstrap,
+        topic=target,
+        query_name=f"mirror-{target}",
+        arrangement="keep",
+        commit_group=f"mirror-{target}",
+        end_offsets=CheckpointOffsets(str(tmp_path / "cp")),
+    )
     run(source(spark, bootstrap, source_topic, batch=150), sink, tmp_path / "cp")
     wanted = [[row(number) for number in range(400) if number % 3 == index] for index in range(3)]
     assert read_committed(bootstrap, target, PARTITIONS) == wanted
+    assert committed_offsets(bootstrap, f"mirror-{target}", source_topic) == [134, 133, 133]
+
+
+def committed_offsets(bootstrap: str, group: str, topic: str) -> list[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        places = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+        return [place.offset for place in consumer.committed(places, timeout=30)]
+    finally:
+        consumer.close()
 
 
 def test_rows_are_sorted_within_a_partition(
