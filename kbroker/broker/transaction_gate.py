@@ -53,8 +53,8 @@ class OpenTransactions(Protocol):
         ...
 
     def verification_guard(self, topic_partition: TopicPartition, producer_id: int) -> Guard:
-        """A value that changes when a marker of the producer is written to a partition led here, or
-        its leader changes. None: it is not led here.
+        """(leader epoch, offset of the producer's last marker) of a partition led here; None: it is
+        not led here.
         """
         ...
 
@@ -232,12 +232,16 @@ class PartitionGate:
     ) -> ErrorCode:
         """INVALID_TXN_STATE, as in Kafka, if the producer's transaction has ended in the partition
         since the guard was taken. Without this check the batch would begin a transaction that no
-        marker ends.
+        marker ends. NETWORK_EXCEPTION if the partition has a new leader epoch, in which the
+        coordinator is asked again.
         """
-        if guard == self._guard(partition, producer):
+        now = self._guard(partition, producer)
+        if now is None or now == guard:  # an append to a partition that is led elsewhere is refused
             return ErrorCode.NONE
         if self._replicas.has_open_transaction(partition, *producer):
             return ErrorCode.NONE
+        if guard is None or guard[0] != now[0]:
+            return ErrorCode.NETWORK_EXCEPTION
         return ErrorCode.INVALID_TXN_STATE
 
     def _with_guards(

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
-from kbroker.broker.transaction_gate import ADDS_ITSELF_SINCE, PartitionGate, Verdicts
+from kbroker.broker.transaction_gate import (
+    ADDS_ITSELF_SINCE,
+    PartitionGate,
+    Verdicts,
+    produce_error_of,
+)
 from kbroker.coordinator.transaction.ends import Producer
 from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
@@ -66,7 +71,8 @@ def reverify(
     if len(records) < BATCH_OVERHEAD or not is_transactional(records):
         return None
     producer = Producer(*PRODUCER_FIELDS.unpack_from(records))
-    return gate.recheck(producer, partition, adds=version >= ADDS_ITSELF_SINCE)
+    check = gate.recheck(producer, partition, adds=version >= ADDS_ITSELF_SINCE)
+    return None if check is None else lambda: produce_error_of(check(), version)
 
 
 def keep_records(request: ProduceRequest) -> int:

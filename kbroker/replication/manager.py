@@ -463,8 +463,8 @@ class ReplicaManager:
     def verification_guard(
         self, topic_partition: TopicPartition, producer_id: int
     ) -> tuple[int, int] | None:
-        """A value that changes when a marker of the producer is written to a partition led here, or
-        its leader changes (KIP-890: VerificationGuard). None: it is not led here.
+        """(leader epoch, offset of the producer's last marker) of a partition led here: it changes
+        when its transaction ends there (KIP-890: VerificationGuard). None: it is not led here.
         """
         partition = self.partition(topic_partition)
         if partition is None or not partition.is_leader:

@@ -41,9 +41,13 @@ class Replicas:
     def __init__(self) -> None:
         self.open: set[tuple[TopicPartition, int, int]] = set()
         self.markers: Counter[TopicPartition] = Counter()
+        self.leader_epoch = 0
+        self.resigned: set[TopicPartition] = set()
 
     def verification_guard(self, topic_partition: TopicPartition, producer_id: int) -> Guard:
-        return 0, self.markers[topic_partition]
+        if topic_partition in self.resigned:
+            return None
+        return self.leader_epoch, self.markers[topic_partition]
 
     def has_open_transaction(
         self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int
@@ -184,6 +188,17 @@ def test_a_marker_that_overtakes_the_answer_keeps_the_batch_out(adds: bool) -> N
     world.open_in(P2)  # and the next transaction has begun
     answer.resolve(dict.fromkeys((P0, P1, P2), E.NONE))
     assert asked.value == {P0: E.NONE, P1: E.INVALID_TXN_STATE, P2: E.NONE}
+
+
+def test_after_a_change_of_leaders_the_coordinator_is_asked_again() -> None:
+    """A marker may have been written by the leader between. Who leads no more refuses the batch."""
+    world = World(2)
+    world.others.answer = answer = Deferred[Verdicts]()
+    world.replicas.resigned = {P2}
+    asked = world.ask(P0, P1, P2, adds=True)
+    world.replicas.leader_epoch, world.replicas.resigned = 2, {P1}
+    answer.resolve(dict.fromkeys((P0, P1, P2), E.NONE))
+    assert asked.value == {P0: E.NETWORK_EXCEPTION, P1: E.NONE, P2: E.NETWORK_EXCEPTION}
 
 
 def test_partitions_are_added_again_while_the_last_transaction_ends() -> None:

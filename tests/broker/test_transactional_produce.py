@@ -43,6 +43,7 @@ class Gate:
         self.answer: Deferred[Verdicts] = Deferred.of({}) if answer is None else answer
         self.asked: list[tuple[str, Producer, list[int], bool]] = []
         self.rechecked: list[tuple[Producer, TopicPartition, bool]] = []
+        self.error = ErrorCode.INVALID_TXN_STATE
 
     def ask(
         self,
@@ -60,7 +61,7 @@ class Gate:
         self, producer: Producer, partition: TopicPartition, *, adds: bool
     ) -> Callable[[], ErrorCode]:
         self.rechecked.append((producer, partition, adds))
-        return lambda: ErrorCode.INVALID_TXN_STATE
+        return lambda: self.error
 
 
 def partition(index: int, *, is_leader: bool = True) -> Any:
@@ -135,6 +136,8 @@ def test_a_batch_appended_later_is_checked_again(version: int, adds: bool) -> No
     check = reverify(gate, version, partition, batch())
     assert gate.rechecked == [(Producer(7, 3), partition, adds)]
     assert check is not None and check() is ErrorCode.INVALID_TXN_STATE
+    gate.error = ErrorCode.NETWORK_EXCEPTION
+    assert check() is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_other_batches_are_not_verified_again() -> None:

@@ -136,3 +136,10 @@ def test_an_internal_setting_is_shown_where_it_is_set() -> None:
     assert internal is not None
     entries = effective_configs(settings(), image(), {internal: "1"})
     assert internal in [entry.name for entry in entries]
+
+
+def test_a_stored_value_that_no_broker_accepts_does_not_count() -> None:
+    """Kafka's controllers store what they are asked for directly, without a look at the value."""
+    stored = image({(BROKER_RESOURCE, ""): {"min.insync.replicas": "two"}})
+    value = effective_value(settings(min_insync_replicas="3"), stored, {}, "min.insync.replicas")
+    assert value == ("3", ConfigSource.STATIC_BROKER_CONFIG)

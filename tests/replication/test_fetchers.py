@@ -332,3 +332,23 @@ def test_the_partitions_of_a_topic_are_spread_evenly() -> None:
     numbers = [fetcher_number(TopicPartition("t", index), 3) for index in range(9)]
     assert sorted(numbers) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert fetcher_number(TopicPartition("t", 4), 1) == 0
+
+
+def test_another_number_of_fetchers_spreads_the_partitions_anew(world: FetcherWorld) -> None:
+    made: dict[tuple[int, int], ReplicaFetcher] = {}
+
+    def make(leader_id: int, number: int) -> ReplicaFetcher:
+        made[leader_id, number] = world.make(leader_id, number)
+        return made[leader_id, number]
+
+    fetchers = ReplicaFetchers(make, world.logs)
+    partitions = [world.partition(index, leader=1) for index in range(4)]
+    for partition in partitions:
+        fetchers.update(partition)
+    fetchers.resize(1, partitions)
+    assert sorted(made) == [(1, 0)]
+    fetchers.resize(2, partitions)
+    assert {place: len(each.follower) for place, each in made.items()} == {(1, 0): 2, (1, 1): 2}
+    fetchers.resize(1, partitions)
+    assert len(made[1, 0].follower) == 4
+    fetchers.close()

@@ -92,3 +92,25 @@ def test_an_override_by_host_name_holds_in_a_running_broker() -> None:
             assert connection.recv(1)
         third = stack.enter_context(socket.create_connection(address, 5))
         assert third.recv(1) == b""
+
+
+def test_a_listener_has_a_limit_of_its_own() -> None:
+    limits = ConnectionLimits(100, 100, by_listener={"INTERNAL": 1})
+    assert limits.admit("a", "INTERNAL") is None
+    refused = "listener.name.internal.max.connections=1 reached"
+    assert limits.admit("b", "INTERNAL") == refused
+    assert limits.admit("b", "PLAINTEXT") is None
+    limits.release("a", "INTERNAL")
+    assert limits.admit("b", "INTERNAL") is None
+
+
+def test_limits_change_for_new_connections() -> None:
+    limits = ConnectionLimits(100, 100)
+    for _ in range(3):
+        assert limits.admit("a") is None
+    limits.change(3, 100, {})
+    assert limits.admit("b") == "max.connections=3 reached"
+    limits.change(100, 2, {})
+    assert limits.admit("a") == "max.connections.per.ip=2 reached"
+    limits.change_overrides({"a": 5})
+    assert limits.admit("a") is None

@@ -95,3 +95,21 @@ def test_counted_addresses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         made.admit("PLAINTEXT", f"10.0.0.{number}", NOW)
     assert len(made._addresses) == 2
+
+
+def test_a_listener_has_a_rate_of_its_own() -> None:
+    made = ConnectionRates(by_listener={"INTERNAL": 1})
+    assert made.is_limited
+    delays = [made.admit("INTERNAL", HERE, NOW).delay_ms for _ in range(20)]
+    assert delays[0] == 0 and delays[-1] > 0
+    assert made.admit("PLAINTEXT", HERE, NOW) == NOT_THROTTLED
+
+
+def test_rates_change_while_the_node_runs() -> None:
+    made = ConnectionRates()
+    made.change_rates(1, {})
+    assert made.is_limited
+    assert [made.admit("PLAINTEXT", HERE, NOW).delay_ms for _ in range(20)][-1] > 0
+    made.change_rates(module.UNLIMITED, {})
+    assert not made.is_limited
+    assert made.admit("PLAINTEXT", HERE, NOW) == NOT_THROTTLED
