@@ -17,6 +17,9 @@ from .errors import SinkError, sink_error
 logger = logging.getLogger(__name__)
 
 TOPIC_RESOURCE: Final = 2
+PROPAGATION_S: Final = 3.0
+"""How long a topic may be unknown before it counts as missing."""
+
 TOKENS_TOPIC: Final = "__spark_batches"
 TOKENS_PARTITIONS: Final = 4
 TOKENS_REPLICATION: Final = 3
@@ -42,7 +45,7 @@ class TargetTopic:
 def target_topic(client: BlockingClient, name: str) -> TargetTopic:
     """Look a topic up. Raises SinkError if it does not exist."""
     try:
-        count = client.retry(lambda: client.partition_count(name), is_final=_is_missing)
+        count = _partition_count(client, name)
     except KafkaError as error:
         if _is_missing(error):
             raise SinkError(
@@ -53,6 +56,16 @@ def target_topic(client: BlockingClient, name: str) -> TargetTopic:
     configs = describe_topic(client, name, ["max.message.bytes"])
     limit = configs.get("max.message.bytes")
     return TargetTopic(name, count, None if limit is None else int(limit))
+
+
+def _partition_count(client: BlockingClient, name: str) -> int:
+    """Raises KafkaError. A topic that was just created may not be known to every broker yet."""
+    try:
+        return client.retry(lambda: client.partition_count(name), is_final=_is_missing)
+    except KafkaError as error:
+        if not _is_missing(error):
+            raise
+    return client.retry(lambda: client.partition_count(name), timeout_s=PROPAGATION_S)
 
 
 def _is_missing(error: KafkaError) -> bool:

@@ -405,6 +405,21 @@ def test_a_missing_topic(cluster: ScriptedCluster) -> None:
     assert ApiKey.INIT_PRODUCER_ID not in cluster.requests
 
 
+def test_a_topic_that_was_just_created(cluster: ScriptedCluster, driver: QueryDriver) -> None:
+    """The broker that is asked does not know it yet."""
+    logs = cluster.topics.pop("out")
+    asked = []
+
+    def learn(request: Request) -> None:
+        asked.append(request)
+        if len(asked) == 3:
+            cluster.topics["out"] = logs
+
+    cluster.before = learn
+    driver.write_batch(0, tasks_of(cluster, 0))
+    assert cluster.committed("out") == expected(0)
+
+
 def test_a_topic_of_tokens_that_would_expire(cluster: ScriptedCluster, driver: QueryDriver) -> None:
     cluster.create("__spark_batches", 1)
     with pytest.raises(SinkError, match=r"cleanup.policy=delete.*set cleanup.policy=compact"):

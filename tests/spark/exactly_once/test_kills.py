@@ -47,6 +47,7 @@ from tests.spark.exactly_once.committed import read_committed
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 OVERRIDES = {
+    "log.retention.ms": "-1",  # the records are old
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "log.cleaner.backoff.ms": "500",
