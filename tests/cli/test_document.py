@@ -27,6 +27,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "serve": "a broker that runs until it is stopped; tests of the node start it",
     "format": "of the directories of a broker that does not run; test_app formats some",
     "jobs": "needs Spark; tests/spark runs it",
+    "sim": "minutes of simulated time; test_sim runs seconds of it",
     "spark-conf": "prints the configuration of Spark; a test of its own compares it",
 }
 """Sections whose examples are not run here, and where they are."""

@@ -44,7 +44,13 @@ class Counted(Sliced):
 
     def __init__(self, world: World, **parts: Any) -> None:
         gate = SimpleNamespace(ask=lambda *_, **__: Deferred.of({}))
-        own = {"groups": world.coordinator, "image": world.topics, "partition_gate": gate}
+        hosted = SimpleNamespace(partition=lambda _: SimpleNamespace(is_leader=True))
+        own = {
+            "groups": world.coordinator,
+            "image": world.topics,
+            "partition_gate": gate,
+            "replicas": hosted,
+        }
         super().__init__(**{**own, **parts})
         self.most = 0
         self.turn_count = 0

@@ -375,7 +375,7 @@ def test_a_transactional_batch_that_waits_holds_nothing_of_its_request(world: Wo
     sent = build_batch(
         records, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    gate = SimpleNamespace(ask=lambda *_, **__: Deferred.of({}))
+    gate = SimpleNamespace(ask=lambda *_, **__: Deferred.of({}), recheck=lambda *_, **__: None)
     outcome = produce(world, records={0: bytes(sent)}, transactional_id="t", gate=gate)
     held.run()
     assert answer(outcome.value).error_code == 0
