@@ -66,7 +66,7 @@ class World:
 
     def refusal(self, to: GetTelemetrySubscriptionsResponse, **push: object) -> ErrorCode:
         with pytest.raises(KafkaError) as refused:
-            self.push(to, **push)  # type: ignore[arg-type]
+            self.push(to, **push)  # type: ignore[arg-type]  # of several types
         return refused.value.code
 
 

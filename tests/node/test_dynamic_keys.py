@@ -100,7 +100,10 @@ PROBES: Final[Mapping[str, tuple[Probe, Any]]] = {
     "max.connections": (lambda one: limits(one)._max_connections, 90),
     "max.connections.per.ip": (lambda one: limits(one)._max_per_host, 80),
     "max.connections.per.ip.overrides": (lambda one: limits(one)._overrides, {"127.0.0.1": 70}),
-    "max.connection.creation.rate": (lambda one: one._servers.rates._broker_rate, 600),  # type: ignore[union-attr]
+    "max.connection.creation.rate": (
+        lambda one: one._servers.rates._broker_rate,  # type: ignore[union-attr]  # it runs
+        600,
+    ),
     "num.recovery.threads.per.data.dir": (
         lambda one: one.services.replicas.logs.config.get_int("num.recovery.threads.per.data.dir"),
         3,

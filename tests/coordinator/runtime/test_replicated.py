@@ -381,7 +381,7 @@ def forget_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Uncommitted.settle
 
     def forgetful(self: Uncommitted, write: object, error: ErrorCode) -> None:
-        settle(self, write, error)  # type: ignore[arg-type]  # passed on
+        settle(self, write, error)  # type: ignore[arg-type]  # passed on as it is
         self.writes = type(self.writes)(one for one in self.writes if one.error is None)
 
     monkeypatch.setattr(Uncommitted, "settle", forgetful)

@@ -348,7 +348,7 @@ def test_every_write_names_the_epoch_of_its_shard() -> None:
         epochs.append(options["leader_epoch"])
         return append(topic_partition, batch)
 
-    world.log.append = watched  # type: ignore[method-assign]  # watched
+    world.log.append = watched  # type: ignore[method-assign]  # notes their epochs
     commit(world, {0: 1})
     world.coordinator.on_leadership(0, 6)
     commit(world, {0: 2})

@@ -85,7 +85,9 @@ def test_the_log_is_what_a_truncation_on_the_loop_makes(
     cut.end(None)
     expected, found = facts(logs[0]), facts(logs[1])
     prefix, other = str(logs[0].directory), str(logs[1].directory)
-    expected["deleted"] = [(due, path.replace(prefix, other)) for due, path in expected["deleted"]]  # type: ignore[attr-defined]
+    deleted = expected["deleted"]
+    assert isinstance(deleted, list)
+    expected["deleted"] = [(due, path.replace(prefix, other)) for due, path in deleted]
     assert found == expected
     for each in logs:
         each.check()
@@ -224,7 +226,7 @@ def test_checkpoints_come_down_before_anything_is_cut(
         points = read_offsets(folder / names.RECOVERY_POINTS)
         starts = read_offsets(folder / names.LOG_START_OFFSETS)
         before.append((points[KEY], starts[KEY]))
-        original(*args, **options)  # type: ignore[arg-type]
+        original(*args, **options)  # type: ignore[arg-type]  # passed on as they are
 
     monkeypatch.setattr(truncation, "cut_segments", cut_segments)
     assert list(manager.retire(NOW_MS)) == [], "retention leaves a frozen log alone"
