@@ -6,6 +6,8 @@ import pytest
 
 from kbroker.metadata import patterns
 from kbroker.metadata.patterns import (
+    MAX_NAME_CHARACTERS,
+    MAX_PATTERN_CHARACTERS,
     MAX_UNICODE_CLASSES,
     SHOWN_CHARACTERS,
     check_pattern,
@@ -39,8 +41,23 @@ def test_no_captures_are_computed() -> None:
 def test_few_unicode_classes_are_taken_and_many_refused() -> None:
     """8,000 of them in 32 KB took a second to compile."""
     assert matcher(r"\pL*" * MAX_UNICODE_CLASSES)("ü")
-    for regex in (r"\pL*" * (MAX_UNICODE_CLASSES + 1), r"\PN*" * 8000):
+    for regex in (r"\pL*" * (MAX_UNICODE_CLASSES + 1), r"\PN*" * 1000):
         assert "Unicode classes" in refusal(regex)
+
+
+def test_a_pattern_of_many_characters_is_refused() -> None:
+    """The time to compile "a?a?..." grows with the square: 0.17 s for 16 KB."""
+    assert matcher("a?" * (MAX_PATTERN_CHARACTERS // 2))("aaa")
+    assert "longer than 4000 characters" in refusal("a" * (MAX_PATTERN_CHARACTERS + 1))
+    names = "|".join(f"team-{number}.orders.v1" for number in range(150))
+    assert matcher(names)("team-149.orders.v1")
+
+
+def test_a_name_that_no_topic_can_have_matches_nothing() -> None:
+    """Each character may take microseconds where the pattern's states exceed its memory."""
+    matches = matcher(".*")
+    assert matches("x" * MAX_NAME_CHARACTERS)
+    assert not matches("x" * (MAX_NAME_CHARACTERS + 1))
 
 
 def test_a_pattern_that_grows_beyond_the_bound_is_refused() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from kbroker.controller.configs import ALTERED, Alteration, Alterations
 from kbroker.controller.configs import Outcome as Altered
-from kbroker.coordinator.transaction.service import LISTED_PER_STEP
+from kbroker.coordinator.transaction.service import LISTED_COST
+from kbroker.metadata.patterns import CHARACTERS_PER_TURN
 from kbroker.model import ClientIdentity, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -641,14 +642,37 @@ def test_very_many_transactions_are_listed_in_steps() -> None:
     Client(world, transactional_id="tx").init()
     (host,) = (host for host in world.coordinator.runtime.hosts() if host.shard.transactions)
     transactions = host.shard.transactions
-    for number in range(5 * LISTED_PER_STEP):
+    count = 5 * CHARACTERS_PER_TURN // (LISTED_COST + len("tx-100000"))
+    for number in range(100_000, 100_000 + count):
         transactions[f"tx-{number}"] = transactions["tx"]._replace(transactional_id=f"tx-{number}")
     steps = world.coordinator.list_transactions(ListTransactionsRequest())
-    for _ in range(5):
+    for _ in range(4):
         next(steps)
         del transactions[next(iter(transactions))]
     response = at_once(steps)
-    assert len(response.transaction_states) == 5 * LISTED_PER_STEP + 1
+    assert len(response.transaction_states) == count + 1
+
+
+def test_very_long_transactional_ids_are_listed_in_steps() -> None:
+    """A pattern may take microseconds for each character of an id."""
+    world = TransactionWorld()
+    Client(world, transactional_id="tx").init()
+    (host,) = (host for host in world.coordinator.runtime.hosts() if host.shard.transactions)
+    transactions = host.shard.transactions
+    for number in range(10):
+        name = f"{number}" * CHARACTERS_PER_TURN
+        transactions[name] = transactions["tx"]._replace(transactional_id=name)
+    pauses = 0
+    steps = world.coordinator.list_transactions(
+        ListTransactionsRequest(transactional_id_pattern="t.*")
+    )
+    try:
+        while True:
+            next(steps)
+            pauses += 1
+    except StopIteration as end:
+        assert [one.transactional_id for one in end.value.transaction_states] == ["tx"]
+    assert pauses == 10
 
 
 def test_the_results_of_moved_replicas_are_built_in_steps() -> None:

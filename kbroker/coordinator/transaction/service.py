@@ -35,7 +35,7 @@ from kbroker.coordinator.transaction.shard import (
     init_error,
 )
 from kbroker.coordinator.transaction.state import STATE_BY_NAME, TransactionState
-from kbroker.metadata.patterns import matcher
+from kbroker.metadata.patterns import CHARACTERS_PER_TURN, matcher
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -54,8 +54,10 @@ R = TypeVar("R")
 TRANSACTION_TOPIC: Final = "__transaction_state"
 WRITE_TIMEOUT_MS: Final = 30_000
 """How long the answer to a change of a transactional id waits for the high watermark."""
-LISTED_PER_STEP: Final = 256
-"""Filters and transactional ids that ListTransactions looks at between two pauses."""
+FILTERS_PER_STEP: Final = 256
+"""State filters that ListTransactions looks at between two pauses."""
+LISTED_COST: Final = 32
+"""What a transaction counts beside the characters of its id, of CHARACTERS_PER_TURN."""
 
 END_V2_VERSION: Final = 5
 """From this EndTxn on the epoch rises with every transaction (transaction.version 2, KIP-890)."""
@@ -289,7 +291,7 @@ class TransactionCoordinator:
         states: set[TransactionState] = set()
         unknown: dict[str, None] = {}
         for count, name in enumerate(request.state_filters, 1):
-            if count % LISTED_PER_STEP == 0:
+            if count % FILTERS_PER_STEP == 0:
                 yield None
             if name in STATE_BY_NAME:
                 states.add(STATE_BY_NAME[name])
@@ -320,8 +322,11 @@ class TransactionCoordinator:
             committed = self.runtime.when_committed(host)
             selected: list[_Listed] = []
             listed.append((selected, committed))
-            for count, found in enumerate(transactions, 1):
-                if count % LISTED_PER_STEP == 0:
+            unseen = 0
+            for found in transactions:
+                unseen += LISTED_COST + len(found.transactional_id)
+                if unseen >= CHARACTERS_PER_TURN:
+                    unseen = 0
                     yield None
                 if selects(found):
                     selected.append(

@@ -1,5 +1,5 @@
-"""What requests of large groups cost, in operations: topics looked up, names matched, members and
-partitions visited.
+"""What requests of large groups cost, in operations: topics looked up, characters matched, members
+and partitions visited.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import pytest
 
 from kbroker.coordinator.group.consumer import regex_refresh
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
+from kbroker.coordinator.group.consumer.regex_refresh import NAME_COST
 from kbroker.coordinator.group.offsets import expiry as offset_expiry
 from kbroker.coordinator.group.records import offset_commit_record
+from kbroker.metadata.patterns import CHARACTERS_PER_TURN
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.consumers import Consumer, ask
@@ -20,6 +22,7 @@ from tests.coordinator.group.share.test_groups import Shares
 from tests.coordinator.simulation import FakeTopic, World
 
 MEMBERS, TOPICS = 200, 2_000
+LONGEST = NAME_COST + len(f"topic-{TOPICS}|other")
 
 
 class CountingTopics(dict[str, Any]):
@@ -53,7 +56,7 @@ def lookups(world: World, action: Callable[[], None]) -> int:
 
 
 def count_matches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Matches by regular expressions, per turn of a refresh."""
+    """Characters matched with regular expressions, per turn of a refresh."""
     turns: list[int] = []
     compiled, advance = regex_refresh.matcher, regex_refresh.RegexRefresh.advance
 
@@ -61,7 +64,7 @@ def count_matches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         matches = compiled(regex)
 
         def counted(name: str) -> bool:
-            turns[-1] += 1
+            turns[-1] += len(name) + NAME_COST
             return matches(name)
 
         return counted
@@ -107,8 +110,8 @@ def test_a_target_assignment_looks_up_each_topic_once_per_distinct_subscription(
     assert joined <= 12 * TOPICS
     group = world.shard().consumer.groups["c"]
     assert (len(group.targets), group.epoch) == (MEMBERS, group.target_epoch)
-    assert sum(turns) == by_regex * len(names)
-    assert max(turns, default=0) <= regex_refresh.MATCHES_PER_TURN
+    assert sum(turns) == by_regex * sum(len(name) + NAME_COST for name in names)
+    assert max(turns, default=0) < CHARACTERS_PER_TURN + LONGEST
 
 
 def test_many_regular_expressions_are_resolved_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +126,12 @@ def test_many_regular_expressions_are_resolved_in_turns(monkeypatch: pytest.Monk
         answer = ask(world, member_id="m0", member_epoch=1)
         assert answer.member_epoch in (0, 1, 2)
     world.timers.advance(100)
-    assert max(turns) == regex_refresh.MATCHES_PER_TURN
+    assert CHARACTERS_PER_TURN - 2 * LONGEST < max(turns) < CHARACTERS_PER_TURN + LONGEST
     group = world.shard().consumer.groups["c"]
     assert group.resolved.keys() == {f"topic-{number}|other" for number in range(4)}
     assert group.resolved["topic-3|other"] == {"topic-3", "other"}
     # The first alone, since none was resolved, and 10 s later all four.
-    assert sum(turns) == 5 * len(world.topics.topics)
+    assert sum(turns) == 5 * sum(len(name) + NAME_COST for name in world.topics.topics)
 
 
 def test_a_heartbeat_that_changes_nothing_visits_no_topic_and_no_member() -> None:

@@ -2,7 +2,7 @@
 
 As in Kafka it follows a heartbeat, runs apart from it, and is written by itself; a heartbeat only
 sees which topics an expression was last resolved to. A refresh advances by a bounded number of
-matches per turn of the loop: how many topics and expressions there are is the choice of clients.
+characters per turn of the loop: how many topics and expressions there are is the choice of clients.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from kbroker.metadata.patterns import matcher
+from kbroker.metadata.patterns import CHARACTERS_PER_TURN, matcher
 from kbroker.protocol.errors import KafkaError
 
 MIN_INTERVAL_MS: Final = 10_000
 """Between two refreshes of a group that has resolved expressions. As in Kafka."""
-MATCHES_PER_TURN: Final = 500
-"""Topic names that are matched in one turn."""
+NAME_COST: Final = 16
+"""What a match or an expression counts beside its characters."""
 
 
 class RegexRefresh:
@@ -55,21 +55,34 @@ class RegexRefresh:
         self._found: list[str] = []
         self._position = 0
 
-    def advance(self, max_matches: int = MATCHES_PER_TURN) -> bool:
-        """Match at most so many names. Returns whether all expressions are resolved."""
-        left = max_matches
+    def advance(self, max_cost: int = CHARACTERS_PER_TURN) -> bool:
+        """Compile expressions and match names until the turn has cost max_cost, in characters.
+        Returns whether all expressions are resolved.
+        """
+        left = max_cost
         while self._regexes and left > 0:
             regex = self._regexes[-1]
-            if self._matches is None and not self._start(regex):
-                left -= 1
-                continue
-            names = self._names[self._position : self._position + left]
-            self._found += filter(self._matches, names)
-            self._position += len(names)
-            left -= len(names) or 1
+            if self._matches is None:
+                left -= len(regex) + NAME_COST
+                if not self._start(regex):
+                    continue
+            else:
+                left -= self._match(self._matches, left)
             if self._position >= len(self._names):
                 self._finish(regex)
         return not self._regexes
+
+    def _match(self, matches: Callable[[str], bool], max_cost: int) -> int:
+        """Match further names, one at least if there is one. Returns the cost."""
+        names, position, cost = self._names, self._position, 0
+        while position < len(names) and cost < max_cost:
+            name = names[position]
+            if matches(name):
+                self._found.append(name)
+            cost += len(name) + NAME_COST
+            position += 1
+        self._position = position
+        return cost
 
     def _start(self, regex: str) -> bool:
         try:

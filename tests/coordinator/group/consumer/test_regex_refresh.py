@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.group.consumer.regex_refresh import RegexRefresh
+from kbroker.coordinator.group.consumer.regex_refresh import NAME_COST, RegexRefresh
 from kbroker.protocol.errors import ErrorCode
 
 TOPICS = dict.fromkeys(["b", "a2", "a1", "ab", "_x"])
@@ -21,15 +21,28 @@ def test_names_are_matched_as_a_whole_and_sorted() -> None:
     assert made.refused == []
 
 
-@pytest.mark.parametrize("turn", [1, 2, 3, 4, 5, 7, 100])
+@pytest.mark.parametrize("turn", [1, 2, 17, 18, 19, 40, 100, 1000])
 def test_turns_of_any_size_find_the_same(turn: int) -> None:
-    made, expected = refresh("a.", "b", ".*"), refresh("a.", "b", ".*")
+    regexes = ("a.", "b", ".*")
+    made, expected = refresh(*regexes), refresh(*regexes)
     expected.advance()
     turns = 1
     while not made.advance(turn):
         turns += 1
     assert made.resolved == expected.resolved
-    assert turns == -(-3 * len(TOPICS) // turn), "each turn does as much as it may, and no more"
+    names = sum(len(name) + NAME_COST for name in TOPICS)
+    cost = sum(len(regex) + NAME_COST + names for regex in regexes)
+    dearest = NAME_COST + 2
+    assert turns <= -(-cost // turn), "each turn does as much as it may"
+    assert turns > cost // (turn + dearest), "and not more than that by more than one name"
+
+
+def test_a_turn_is_shorter_in_names_where_names_and_expressions_are_long() -> None:
+    topics = dict.fromkeys(str(number) * 200 for number in range(8))
+    made = refresh("0*", "x" * 100, topics=topics)
+    turns = [made.advance(2 * (200 + NAME_COST)) for _ in range(8)]
+    assert turns == [False] * 7 + [True] + [], "two names at a time"
+    assert made.resolved == {"0*": ["0" * 200], "x" * 100: []}
 
 
 def test_an_expression_that_re2_refuses_matches_nothing_and_keeps_no_other() -> None:
@@ -42,7 +55,8 @@ def test_an_expression_that_re2_refuses_matches_nothing_and_keeps_no_other() -> 
 
 def test_refused_expressions_count_as_work() -> None:
     made = refresh(*("(" * number for number in range(1, 5)))
-    assert [made.advance(2), made.advance(2)] == [False, True]
+    cost = 2 * (NAME_COST + 2)
+    assert [made.advance(cost), made.advance(cost)] == [False, True]
 
 
 def test_no_topics_and_no_expressions() -> None:

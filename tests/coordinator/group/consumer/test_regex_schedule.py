@@ -6,12 +6,13 @@ import pytest
 
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.coordinator.group.consumer.records import group_record, regex_record
-from kbroker.coordinator.group.consumer.regex_refresh import MATCHES_PER_TURN, MIN_INTERVAL_MS
+from kbroker.coordinator.group.consumer.regex_refresh import MIN_INTERVAL_MS, NAME_COST
 from kbroker.coordinator.group.consumer.regex_schedule import RegexSchedule
 from kbroker.coordinator.group.membership.metadata_hash import metadata_hash
 from kbroker.coordinator.runtime.deadlines import Deadlines
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
+from kbroker.metadata.patterns import CHARACTERS_PER_TURN
 from tests.coordinator.simulation import FakeTopics
 
 WALL_MS = 1_700_000_000_000
@@ -159,14 +160,15 @@ def test_topics_that_change_during_a_refresh_are_matched_by_the_next() -> None:
 
 def test_many_topics_take_turns_a_millisecond_apart() -> None:
     shard = Shard(".*")
-    for number in range(MATCHES_PER_TURN):
+    count = CHARACTERS_PER_TURN // (NAME_COST + len("topic100"))
+    for number in range(100, 100 + count):
         shard.topics.add(f"topic{number}", 1)
     assert shard.heartbeat()
     assert shard.turn() == []
     assert shard.deadlines.next_ms() == START_MS + 1
     shard.now_ms += 1
     assert len(shard.turn()) == 2
-    assert len(shard.group.resolved[".*"]) == MATCHES_PER_TURN + 2
+    assert len(shard.group.resolved[".*"]) == count + 2
 
 
 @pytest.mark.parametrize("how", ["cancel", "clear"])
