@@ -1,12 +1,16 @@
-"""Hypothesis profiles and the order of the files. Fixtures of a running broker are the plugin's."""
+"""Hypothesis profiles, the order of the files, and the running broker."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from kbroker.testing import EmbeddedBroker
 
 settings.register_profile(
     "quick",
@@ -49,3 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return order.get("/".join(item.path.parts[-2:]), len(order))
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="module")
+def kafka_broker() -> Iterator[EmbeddedBroker]:
+    """As the plugin's, which lives for the whole session. Tests of other modules replace functions
+    of `os` by ones that fail: a broker of this process that is alive meanwhile would lose its disk.
+    """
+    from kbroker.testing import EmbeddedBroker
+
+    with EmbeddedBroker() as broker:
+        yield broker

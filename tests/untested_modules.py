@@ -264,9 +264,6 @@ REASONS: Mapping[str, Reason] = {
     "testing/process.py": Reason(
         "e2e/test_kill.py", "a broker process: started, killed, paused and started again"
     ),
-    "testing/pytest_plugin.py": Reason(
-        "testing/test_embedded.py", "fixtures, which that test is given"
-    ),
     "simulation/process.py": Reason(
         "simulation/test_event_loop.py",
         "a value: what the loop does with the callbacks of a process is tested there",

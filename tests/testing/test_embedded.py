@@ -95,8 +95,3 @@ def test_requests_can_be_intercepted_also_over_a_restart() -> None:
         end()
         metadata(broker)
     assert seen == [4, 4, 4]
-
-
-def test_the_plugins_fixtures(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
-    assert kafka_topic in topics_of(kafka_broker)
-    assert kafka_topic.startswith("test_the_plugins_fixtures")

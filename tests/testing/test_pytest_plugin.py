@@ -1,0 +1,46 @@
+"""The plugin's fixtures, in a project that has nothing but them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = """
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+addresses = []
+
+
+def topics(broker):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    return set(admin.list_topics(timeout=20).topics)
+
+
+def test_one(kafka_broker, kafka_topic):
+    assert topics(kafka_broker) == {kafka_topic}
+    assert kafka_topic.startswith("test_one-")
+    addresses.append(kafka_broker.bootstrap_servers)
+
+
+def test_two(kafka_broker, kafka_topic):
+    assert len(topics(kafka_broker)) == 2
+    assert addresses == [kafka_broker.bootstrap_servers], "one broker for the session"
+"""
+
+
+def test_a_broker_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> None:
+    (tmp_path / "test_project.py").write_text(PROJECT)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        cwd=tmp_path,
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "2 passed" in run.stdout
