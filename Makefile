@@ -13,10 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
-# Test files go to one process more than there are processors, for half of the time is spent waiting
+# Test files go to two processes more than there are processors, for half of the time is spent waiting
 # (for a JVM, a disk, a timer); to four at most, since Spark and Kafka's tools need a gigabyte each.
 # WORKERS=0 runs everything in one process.
-WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2) + 1 )))
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2) + 2 )))
 # Files go out in the order of collection, the long ones first (tests/conftest.py).
 PARALLEL := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Rooms whose tests open no socket and start no broker.
@@ -72,10 +72,10 @@ jars: $(STAMP)
 	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; fi
 
 .PHONY: test
-test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones (some 12 minutes on two cores)
+test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones and long ones of Spark (8 minutes on two cores)
 	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
 	    print("spark tests are left out: " + p()) if p() else None'
-	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference"
+	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference and not long_spark"
 
 .PHONY: check
 check: $(STAMP)  ## lint, types, import rules and the tests of the pure rooms (under a minute)
@@ -91,7 +91,7 @@ test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparis
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "slow or reference"
 
 .PHONY: test-spark
-test-spark: $(STAMP)  ## the tests of the Spark pack in one process (Java 17 or 21)
+test-spark: $(STAMP)  ## all tests of the Spark pack but the slow ones, in one process (Java 17 or 21)
 	@$(PYTEST) -q tests/spark -m "not slow"
 
 .PHONY: test-cluster

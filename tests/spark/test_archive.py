@@ -125,6 +125,7 @@ def options(bootstrap: str, tmp_path: Path) -> ArchiveOptions:
     return ArchiveOptions(output=str(tmp_path / "out"), bootstrap_servers=bootstrap)
 
 
+@pytest.mark.long_spark
 def test_the_command_line_then_a_notebook(
     spark: SparkSession,
     bootstrap: str,
@@ -251,6 +252,7 @@ def test_layouts(
         archive(spark, replace(run, layout=("date",)))
 
 
+@pytest.mark.long_spark
 def test_batches_are_bounded_by_bytes(
     spark: SparkSession,
     new_topic: Callable[[int], str],
@@ -263,6 +265,7 @@ def test_batches_are_bounded_by_bytes(
     assert (summary.totals.rows, 2 <= summary.totals.batches <= 4) == (3000, True)
 
 
+@pytest.mark.long_spark
 def test_a_lost_checkpoint_and_the_way_out(
     spark: SparkSession,
     new_topic: Callable[[int], str],
@@ -330,6 +333,7 @@ def test_what_spark_refuses_is_one_line(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.long_spark
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_ends_the_batch_with_the_summary(
     bootstrap: str,
@@ -357,6 +361,7 @@ def test_a_signal_ends_the_batch_with_the_summary(
     assert seen_by_pyarrow(tmp_path / "out") == expected(topic, records, 1)
 
 
+@pytest.mark.long_spark
 def test_spark_submit_with_a_bundle_and_the_file_alone(
     bootstrap: str, new_topic: Callable[[int], str], produce: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_the_table_of_columns_is_whole() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long_spark
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore")
 @needs_spark
@@ -95,6 +96,7 @@ def test_the_first_pipeline(bootstrap: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long_spark
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore")
 @needs_spark

@@ -127,6 +127,7 @@ DRIVER_KILLS = [
 TASK_KILLS = ["PRODUCE:1:answered", "PRODUCE:2:sent", "PRODUCE:3:answered"]
 
 
+@pytest.mark.long_spark
 def test_a_driver_killed_at_each_step(bootstrap: str, topic: str) -> None:
     """In process, so that the tasks are killed with it; a new driver goes on."""
     kills = [(kill, NO_KILL) for kill in DRIVER_KILLS] + [(NO_KILL, kill) for kill in TASK_KILLS]
@@ -137,6 +138,7 @@ def test_a_driver_killed_at_each_step(bootstrap: str, topic: str) -> None:
     assert committed(bootstrap, topic) == expected(*range(len(kills)))
 
 
+@pytest.mark.long_spark
 def test_a_task_killed_while_it_writes(bootstrap: str, topic: str) -> None:
     """The second attempt is refused if the first one had claimed; the batch begins again."""
     driver = driver_of(bootstrap, topic)

@@ -20,6 +20,7 @@ from tests.spark.exactly_once.query_worker import MODULE, ROW_BYTES
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.long_spark,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(3600),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),

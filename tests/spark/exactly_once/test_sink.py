@@ -81,6 +81,7 @@ def check(bootstrap: str, topic: str, numbers: range) -> None:
     assert sum(map(len, found)) == len(numbers)
 
 
+@pytest.mark.long_spark
 def test_each_row_once_through_restarts_and_failures(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

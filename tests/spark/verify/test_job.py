@@ -16,7 +16,12 @@ from tests.clients.adapters import ConfluentAdapter, Sent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long_spark,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]
 
 NewTopic = Callable[[int], str]
 
