@@ -27,6 +27,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, PendingResponse
 from kbroker.server.session import ApiVersionRange, Session
 
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 LOOPS = [
     pytest.param(uvloop.new_event_loop, id="uvloop"),
     pytest.param(asyncio.SelectorEventLoop, id="asyncio"),
@@ -199,9 +200,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def run(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Awaitable[None]]
-) -> None:
+def run(new_loop: NewLoop, main: Callable[[], Awaitable[None]]) -> None:
     """Run main on a loop of that kind."""
 
     async def guarded() -> None:

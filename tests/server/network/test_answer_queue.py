@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -16,13 +15,12 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.peer_progress import STUCK_SECONDS
 from kbroker.server.network.responses import MAX_PIPELINED
-from tests.server.loopback import LOOPS, Loopback, Peer, run, until
+from tests.server.loopback import LOOPS, Loopback, NewLoop, Peer, run, until
 
 BIG = 200_000
 HUGE = 600_000
 """More than the kernel takes for a peer that does not read."""
 
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 

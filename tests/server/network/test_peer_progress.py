@@ -18,14 +18,13 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import STUCK_SECONDS, PeerProgress
 from kbroker.server.network.response_writer import ResponseWriter
-from tests.server.loopback import LOOPS, FileRange, Loopback, run, until
+from tests.server.loopback import LOOPS, FileRange, Loopback, NewLoop, run, until
 
 SIZE = 600_000
 """More than the kernel takes for a peer that does not read."""
 
 MAX_IDLE_SECONDS = 100.0
 
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 on_loops = pytest.mark.parametrize("new_loop", LOOPS)
 
