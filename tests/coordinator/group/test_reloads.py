@@ -28,7 +28,7 @@ from tests.coordinator.group.commits import commit
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.coordinator.group.offset_transactions import commit_in_transaction, end_transaction
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.observed import in_flux, observed
 from tests.coordinator.simulation import Context, World

@@ -37,7 +37,7 @@ from tests.coordinator.group.offset_transactions import (
     end_transaction,
     resolved_commit,
 )
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.group.streams_members import settle as settle_streams
 from tests.coordinator.simulation import Context, World
