@@ -43,13 +43,9 @@ def script_large_answers(loopback: Loopback) -> None:
 
 async def connect_slowly(loopback: Loopback) -> Peer:
     """A peer that reads nothing until `read_on`."""
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", loopback.server.bound.port))
-    reader, writer = await asyncio.open_connection(sock=raw)
-    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of asyncio
-    return Peer(reader, writer)
+    peer = await loopback.read_from(await loopback.connect_raw())
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of asyncio
+    return peer
 
 
 def read_on(peer: Peer) -> None:

@@ -15,7 +15,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.network import connection as connection_module
 from kbroker.server.network.connection import FRAMES_PER_TURN
 from kbroker.server.network.responses import MAX_PIPELINED
-from tests.server.loopback import LOOPS, Loopback, NewLoop, Peer, frame, run, until
+from tests.server.loopback import LOOPS, Loopback, NewLoop, frame, run, until
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 
@@ -104,19 +104,14 @@ def test_a_slow_reader_holds_one_response_only(new_loop: NewLoop) -> None:
             script.api_key = ApiKey.METADATA  # an API whose responses may be large
             big = bytes(300_000)
             script.parts[b"big"] = lambda: [struct.pack(">i", len(big)), big]
-            client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(client, ("127.0.0.1", loopback.server.bound.port))
-            await loop.sock_sendall(client, frame(b"xbig") * 40)
+            client = await loopback.connect_raw()
+            await asyncio.get_running_loop().sock_sendall(client, frame(b"xbig") * 40)
             await until(lambda: script.rendered >= 1)
             await asyncio.sleep(0.05)
             assert script.rendered == 1
             assert len(script.seen) <= FRAMES_PER_TURN, "and stops reading"
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-            reader, writer = await asyncio.open_connection(sock=client, limit=1 << 22)
-            peer = Peer(reader, writer)
+            peer = await loopback.read_from(client, limit=1 << 22)
             for _ in range(40):
                 assert await peer.receive() == big
             await peer.close()

@@ -5,7 +5,6 @@ make room.
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.server.network.peer_progress import GRACE_SWEEPS, STUCK_SECONDS
 from tests.e2e.wire import frame_of
-from tests.server.loopback import LOOPS, Loopback, NewLoop, Peer, frame, run, until
+from tests.server.loopback import LOOPS, Loopback, NewLoop, frame, run, until
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 
@@ -214,19 +213,14 @@ def test_a_response_that_is_not_taken_is_accounted_for(new_loop: NewLoop) -> Non
             memory = loopback.use_memory(1 << 20)
             big = b"e" + bytes(1_000_000)
             loopback.script.parts[b"big"] = lambda: [struct.pack(">i", len(big)), big]
-            client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(client, ("127.0.0.1", loopback.server.bound.port))
-            await loop.sock_sendall(client, frame(b"xbig"))
+            client = await loopback.connect_raw()
+            await asyncio.get_running_loop().sock_sendall(client, frame(b"xbig"))
             await until(lambda: memory.is_pressed)
             other = await loopback.connect()
             await other.send(b"e other")
             await until(lambda: memory.waiting == 1)
             assert len(loopback.script.seen) == 1
-            reader, writer = await asyncio.open_connection(sock=client, limit=1 << 22)
-            slow = Peer(reader, writer)
+            slow = await loopback.read_from(client, limit=1 << 22)
             assert await slow.receive() == big
             assert await other.receive() == b"e other"
             await slow.close()

@@ -31,11 +31,8 @@ on_loops = pytest.mark.parametrize("new_loop", LOOPS)
 
 async def connect(loopback: Loopback) -> tuple[socket.socket, Callable[[int], object]]:
     """A peer that reads only when it is told to: its socket, and `take(count)`."""
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.setblocking(False)
+    raw = await loopback.connect_raw()
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(raw, ("127.0.0.1", loopback.server.bound.port))
 
     async def take(count: int) -> None:
         while count:
