@@ -47,6 +47,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "kbroker.cli.transactions.commands",
         "List and describe transactions, abort those that hang.",
     ),
+    "profile": LazyCommand(
+        "kbroker.cli.profiles.commands", "Keep addresses and properties of clusters under names."
+    ),
     "perf": LazyCommand("kbroker.cli.records.perf", "Measure throughput and latency."),
     "dump-log": LazyCommand("kbroker.cli.dump_log", "Show or verify the files of a log."),
     "sim": LazyCommand("kbroker.cli.sim", "Run a simulated cluster under faults, and judge it."),
