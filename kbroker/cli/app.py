@@ -33,6 +33,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "search": LazyCommand(
         "kbroker.cli.records.search", "Find records by key, value, header or time."
     ),
+    "resend": LazyCommand(
+        "kbroker.cli.records.resend", "Copy records to another topic or cluster."
+    ),
     "groups": LazyCommand(
         "kbroker.cli.groups.commands", "List, describe, reset and delete groups."
     ),

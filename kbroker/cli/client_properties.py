@@ -22,6 +22,7 @@ BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 CLIENT_ID: Final = "client.id"
 GROUP_ID: Final = "group.id"
 REQUEST_TIMEOUT: Final = "request.timeout.ms"
+TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 SECURITY_PROTOCOL: Final = "security.protocol"
 PLAINTEXT: Final = "PLAINTEXT"
 _REFUSED_PREFIXES: Final = ("sasl.", "ssl.", "security.providers")
@@ -75,6 +76,7 @@ _PRODUCER: Final[Mapping[str, tuple[str, Reader]]] = {
     "enable.idempotence": ("idempotent", _boolean),
     "linger.ms": ("linger_ms", _milliseconds),
     REQUEST_TIMEOUT: ("request_timeout_ms", _whole),
+    TRANSACTION_TIMEOUT: ("transaction_timeout_ms", _whole),
 }
 _CONSUMER: Final[Mapping[str, tuple[str, Reader]]] = {
     "auto.offset.reset": ("auto_offset_reset", _choice({each: each for each in _RESETS})),

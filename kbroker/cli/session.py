@@ -177,13 +177,15 @@ def properties() -> ClientProperties:
     return _properties.get(ClientProperties())
 
 
-def connect(bootstrap: str) -> Client:
-    """A client of the cluster, as the properties say; an async context manager."""
+def connect(bootstrap: str, given: ClientProperties | None = None) -> Client:
+    """A client of the cluster, an async context manager. given: properties instead of those of the
+    command that runs.
+    """
     from kbroker.cli.client_properties import CLIENT_ID
     from kbroker.client.cluster import DEFAULT_TIMEOUT_S, Client
     from kbroker.client.connection import DEFAULT_CLIENT_ID
 
-    given = properties()
+    given = given or properties()
     return Client(
         bootstrap,
         client_id=given.get(CLIENT_ID) or DEFAULT_CLIENT_ID,

@@ -45,6 +45,7 @@ ROWS: Final[Mapping[str, str]] = {
     "cluster log-dirs": f"--topic {TOPIC}",
     "search": f"{TOPIC} --value .",
     "consume": f"{TOPIC} -e -x",
+    "resend": f"{TOPIC} {TOPIC} --dry-run",
     "perf consume": f"{TOPIC} -n 3 --hide-header",
 }
 """Commands that show what is there, and the arguments they are given."""
