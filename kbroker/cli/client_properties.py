@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 CLIENT_ID: Final = "client.id"
 GROUP_ID: Final = "group.id"
+ISOLATION_LEVEL: Final = "isolation.level"
 REQUEST_TIMEOUT: Final = "request.timeout.ms"
 TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 SECURITY_PROTOCOL: Final = "security.protocol"
@@ -83,7 +84,7 @@ _CONSUMER: Final[Mapping[str, tuple[str, Reader]]] = {
     "fetch.max.bytes": ("max_bytes", _whole),
     "fetch.max.wait.ms": ("max_wait_ms", _whole),
     "fetch.min.bytes": ("min_bytes", _whole),
-    "isolation.level": (
+    ISOLATION_LEVEL: (
         "isolation_level",
         _choice({"read_uncommitted": 0, "read_committed": 1}),
     ),

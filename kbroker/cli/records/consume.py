@@ -19,10 +19,12 @@ from kbroker.cli.records.source import (
     FROM_THE_BEGINNING,
     FROM_THE_END,
     OffsetText,
+    ReadCommitted,
     RecordSource,
     Selection,
     Topics,
     Wanted,
+    consumer_config,
     matching_topics,
     offset_range,
 )
@@ -39,7 +41,7 @@ from kbroker.model import StartupError, TopicPartition
 if TYPE_CHECKING:
     from kbroker.cli.records.formats import RecordLine
     from kbroker.client.cluster import Client
-    from kbroker.client.consumer import ConsumedRecord, ConsumerConfig
+    from kbroker.client.consumer import ConsumedRecord, ConsumerConfig, Reset
     from kbroker.client.group import GroupConsumer
 
 EPILOG = f"""{RANGE_EPILOG}{FORMAT_EPILOG}
@@ -95,6 +97,7 @@ def consume(
     offset: OffsetText = None,
     timeout: Timeout = None,
     exit_at_end: ExitAtEnd = False,
+    read_committed: ReadCommitted = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print records."""
@@ -109,7 +112,8 @@ def consume(
     otherwise = FROM_THE_BEGINNING if is_earliest else FROM_THE_END
     offsets = offset_range(offset, from_beginning=from_beginning, otherwise=otherwise)
     limits = _Limits(selection.max_messages, timeout, exit_at_end)
-    config = selection.consumer_config("earliest" if offsets == FROM_THE_BEGINNING else "latest")
+    reset: Reset = "earliest" if offsets == FROM_THE_BEGINNING else "latest"
+    config = consumer_config(reset, read_committed=read_committed)
     group = group or (None if is_alone else properties().get("group.id"))
     if group is not None:
         run(_consume_group(bootstrap, group, wanted, config, limits, show), spinner=False)

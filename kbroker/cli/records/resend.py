@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from kbroker.cli.client_properties import ISOLATION_LEVEL
 from kbroker.cli.option_groups import with_groups
 from kbroker.cli.output import Cell, counted, note, report, show
 from kbroker.cli.records.offset_ranges import RANGE_EPILOG
@@ -26,7 +27,7 @@ from kbroker.cli.records.resending import (
     Resending,
     parse_partitioning,
 )
-from kbroker.cli.records.source import OffsetText, Selection, offset_range
+from kbroker.cli.records.source import OffsetText, Selection, consumer_config, offset_range
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -34,13 +35,15 @@ from kbroker.cli.session import (
     Yes,
     confirm,
     not_empty,
+    properties,
     run,
 )
 
 EPILOG: Final = f"""
 Keys, values, headers, timestamps and partitions stay as they are; without --offset and --since all
-records up to the end as it is now are sent. The records of a partition stay in order, and none is
-written twice by a retry. With --transactional-id all of them are one transaction: consumers that
+records up to the end as it is now are sent, but those of aborted and open transactions
+(-X isolation.level=read_uncommitted sends them). The records of a partition stay in order, and none
+is written twice by a retry. With --transactional-id all of them are one transaction: consumers that
 read committed records see all of them or none. -X is for the cluster of SOURCE, and for that of
 TARGET unless a --to- option names another one.
 {RANGE_EPILOG}{QUERY_EPILOG}
@@ -123,7 +126,9 @@ def resend(
     resending = Resending(
         bootstrap=bootstrap,
         wanted=selection.wanted([source]),
-        config=selection.consumer_config("earliest"),
+        config=consumer_config(
+            "earliest", read_committed=properties().get(ISOLATION_LEVEL) is None
+        ),
         offsets=offset_range(offset, from_beginning=False, otherwise=wanted_records.offsets),
         query=wanted_records,
         max_messages=selection.max_messages,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -11,11 +11,19 @@ from kbroker.cli.option_groups import with_groups
 from kbroker.cli.output import counted, note, progress
 from kbroker.cli.records.formats import FORMAT_EPILOG, Printing
 from kbroker.cli.records.query import QUERY_EPILOG, MatchingRecords, Query, QueryOptions
-from kbroker.cli.records.source import RecordSource, Selection, Topics, Wanted
+from kbroker.cli.records.source import (
+    ReadCommitted,
+    RecordSource,
+    Selection,
+    Topics,
+    Wanted,
+    consumer_config,
+)
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, connect, run
 
 if TYPE_CHECKING:
     from kbroker.cli.records.formats import RecordLine
+    from kbroker.client.consumer import ConsumerConfig
 
 MAX_SCAN: Final = 1_000_000
 EPILOG = f"""{QUERY_EPILOG}
@@ -36,6 +44,13 @@ MaxScan = Annotated[
 ]
 
 
+class _Limits(NamedTuple):
+    """When to stop, as for `MatchingRecords`."""
+
+    max_scan: int
+    max_messages: int | None
+
+
 @app.command("search", epilog=EPILOG)
 @with_groups
 def search(
@@ -44,14 +59,15 @@ def search(
     selection: Selection,
     printing: Printing,
     max_scan: MaxScan = MAX_SCAN,
+    read_committed: ReadCommitted = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Find records by key, value, header or time."""
     wanted = selection.wanted(topics)
     show = printing.record_line()
-    matching = run(
-        _search(bootstrap, wanted, query.query(), selection, max_scan, show), spinner=False
-    )
+    config = consumer_config("earliest", read_committed=read_committed)
+    limits = _Limits(max_scan, selection.max_messages)
+    matching = run(_search(bootstrap, wanted, query.query(), config, limits, show), spinner=False)
     of_them = f"{matching.found:,} of {counted(matching.scanned, 'record')}"
     if not matching.is_whole:
         note(f"kbroker: stopped at --max-scan, not at the end: found {of_them}")
@@ -63,17 +79,16 @@ async def _search(
     bootstrap: str,
     wanted: Wanted,
     query: Query,
-    selection: Selection,
-    max_scan: int,
+    config: ConsumerConfig,
+    limits: _Limits,
     show: RecordLine,
 ) -> MatchingRecords:
     """How many were found and read, and whether all were read or enough were found."""
     write = sys.stdout.buffer.write
-    config = selection.consumer_config("earliest")
     async with connect(bootstrap) as client:
         source = RecordSource(client, config, wanted, query.offsets)
         matching = MatchingRecords(
-            source, query, max_scan=max_scan, max_messages=selection.max_messages
+            source, query, max_scan=limits.max_scan, max_messages=limits.max_messages
         )
         try:
             await source.open(exit_at_end=True)

@@ -90,23 +90,21 @@ class Selection:
     regex: Regex = False
     partition: Partitions = None
     max_messages: MaxMessages = None
-    read_committed: ReadCommitted = False
 
     def wanted(self, names: Sequence[str]) -> Wanted:
         """What is to be read. Raises BadParameter."""
         return Wanted.of(names, self.partition, regex=self.regex)
 
-    def consumer_config(self, reset: Reset) -> ConsumerConfig:
-        """The properties of a consumer, and over them the options. reset: auto.offset.reset where
-        no property says it.
-        """
-        from kbroker.client.cluster import READ_COMMITTED
-        from kbroker.client.consumer import ConsumerConfig
 
-        config = properties().consumer(ConsumerConfig(auto_offset_reset=reset))
-        if self.read_committed:
-            config = replace(config, isolation_level=READ_COMMITTED)
-        return config
+def consumer_config(reset: Reset, *, read_committed: bool) -> ConsumerConfig:
+    """The properties of a consumer, and over them --read-committed. reset: auto.offset.reset where
+    no property says it.
+    """
+    from kbroker.client.cluster import READ_COMMITTED
+    from kbroker.client.consumer import ConsumerConfig
+
+    config = properties().consumer(ConsumerConfig(auto_offset_reset=reset))
+    return replace(config, isolation_level=READ_COMMITTED) if read_committed else config
 
 
 def offset_range(text: str | None, *, from_beginning: bool, otherwise: OffsetRange) -> OffsetRange:

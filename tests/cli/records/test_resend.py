@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.client.cluster import Client
+from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.testing import EmbeddedBroker
 
 Kbroker = Callable[..., Any]
@@ -155,6 +158,26 @@ def test_another_cluster(
     assert len(copied) == 15
     assert {row["timestamp"] for row in copied} == {1000, 2000, 3000, 4000, 5000}
     assert len(content(kbroker, topic)) == 5
+
+
+def test_aborted_records_are_left_out(
+    kbroker: Kbroker, kafka_broker: EmbeddedBroker, topic: str
+) -> None:
+    """They would be committed records in the copy."""
+
+    async def abort() -> None:
+        config = ProducerConfig(transactional_id=f"aborted-{topic}")
+        address = kafka_broker.bootstrap_servers
+        async with Client(address) as client, Producer(client, config) as producer:
+            await producer.send_and_wait(topic, b"aborted", timestamp_ms=6000, partition=1)
+
+    asyncio.run(abort())
+    source = ("resend", f"{topic}:1", f"{topic}-copy")
+    assert kbroker(*source).code == 0
+    assert [row["value"] for row in content(kbroker, f"{topic}-copy")] == ["one"]
+    assert kbroker(*source, "-X", "isolation.level=read_uncommitted").code == 0
+    values = [row["value"] for row in content(kbroker, f"{topic}-copy")]
+    assert values == ["one", "one", "aborted"]
 
 
 def test_a_transaction_is_seen_once_it_is_committed(kbroker: Kbroker, topic: str) -> None:
