@@ -35,15 +35,15 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_where_it_is(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch, path: Path, tmp_path: Path) -> None:
     assert profiles_path() == path
     monkeypatch.delenv("KBROKER_PROFILES_FILE")
-    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/ada")
     assert profiles_path() == Path("/etc/ada/kbroker/profiles.json")
     for ignored in ("", "relative"):
         monkeypatch.setenv("XDG_CONFIG_HOME", ignored)
-        assert profiles_path() == Path("/home/ada/.config/kbroker/profiles.json")
+        assert profiles_path() == tmp_path / ".config/kbroker/profiles.json"
 
 
 def test_what_is_written_is_read(path: Path) -> None:
