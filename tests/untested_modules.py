@@ -119,6 +119,14 @@ REASONS: Mapping[str, Reason] = {
         "cli/configs/test_commands.py",
         "requests over the wire: every kind of resource, what is set and what is refused",
     ),
+    "cli/records/query.py": Reason(
+        "cli/records/test_search.py",
+        "each option over the wire, alone and together, and the limits of a search",
+    ),
+    "cli/records/resending.py": Reason(
+        "cli/records/test_resend.py",
+        "plans and copies over the wire: partitions, transactions, failures",
+    ),
     "cli/records/source.py": Reason(
         "cli/records/test_consume.py",
         "ranges, partitions and patterns over the wire",

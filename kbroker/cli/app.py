@@ -33,6 +33,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "search": LazyCommand(
         "kbroker.cli.records.search", "Find records by key, value, header or time."
     ),
+    "resend": LazyCommand(
+        "kbroker.cli.records.resend", "Copy records to another topic or cluster."
+    ),
     "groups": LazyCommand(
         "kbroker.cli.groups.commands", "List, describe, reset and delete groups."
     ),
@@ -46,6 +49,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "transactions": LazyCommand(
         "kbroker.cli.transactions.commands",
         "List and describe transactions, abort those that hang.",
+    ),
+    "profile": LazyCommand(
+        "kbroker.cli.profiles.commands", "Keep addresses and properties of clusters under names."
     ),
     "perf": LazyCommand("kbroker.cli.records.perf", "Measure throughput and latency."),
     "dump-log": LazyCommand("kbroker.cli.dump_log", "Show or verify the files of a log."),

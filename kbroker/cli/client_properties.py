@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 CLIENT_ID: Final = "client.id"
 GROUP_ID: Final = "group.id"
+ISOLATION_LEVEL: Final = "isolation.level"
 REQUEST_TIMEOUT: Final = "request.timeout.ms"
+TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 SECURITY_PROTOCOL: Final = "security.protocol"
 PLAINTEXT: Final = "PLAINTEXT"
 _REFUSED_PREFIXES: Final = ("sasl.", "ssl.", "security.providers")
@@ -75,13 +77,14 @@ _PRODUCER: Final[Mapping[str, tuple[str, Reader]]] = {
     "enable.idempotence": ("idempotent", _boolean),
     "linger.ms": ("linger_ms", _milliseconds),
     REQUEST_TIMEOUT: ("request_timeout_ms", _whole),
+    TRANSACTION_TIMEOUT: ("transaction_timeout_ms", _whole),
 }
 _CONSUMER: Final[Mapping[str, tuple[str, Reader]]] = {
     "auto.offset.reset": ("auto_offset_reset", _choice({each: each for each in _RESETS})),
     "fetch.max.bytes": ("max_bytes", _whole),
     "fetch.max.wait.ms": ("max_wait_ms", _whole),
     "fetch.min.bytes": ("min_bytes", _whole),
-    "isolation.level": (
+    ISOLATION_LEVEL: (
         "isolation_level",
         _choice({"read_uncommitted": 0, "read_committed": 1}),
     ),

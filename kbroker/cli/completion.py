@@ -31,10 +31,15 @@ class Shell(StrEnum):
 @app.command("completion", epilog=EPILOG)
 def completion(shell: Annotated[Shell, typer.Argument(help="Whose script.")]) -> None:
     """Print a completion script for a shell."""
+    print(completion_script(shell))
+
+
+def completion_script(shell: Shell) -> str:
+    """Without a newline at its end."""
     from typer._completion_shared import get_completion_script
 
-    print(
-        get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell.value)
+    return get_completion_script(
+        prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell.value
     )
 
 

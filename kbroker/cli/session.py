@@ -15,12 +15,14 @@ from kbroker.model import StartupError
 
 if TYPE_CHECKING:
     from kbroker.cli.client_properties import ClientProperties
+    from kbroker.cli.profiles.choice import Given
     from kbroker.client.cluster import Client
 
 T = TypeVar("T")
 
 _FILE: Final = "kbroker.command-config"
 _PAIRS: Final = "kbroker.properties"
+_PROFILE: Final = "kbroker.profile"
 """Keys of a context's `meta`, which the eager options below fill before --bootstrap-server is
 read.
 """
@@ -30,25 +32,42 @@ _properties: contextvars.ContextVar[ClientProperties] = contextvars.ContextVar("
 
 
 def _check_bootstrap(context: typer.Context, text: str) -> str:
-    from kbroker.cli.client_properties import BOOTSTRAP_SERVERS, ClientProperties
+    from kbroker.cli.client_properties import ClientProperties
     from kbroker.cli.output import note
+    from kbroker.cli.profiles.choice import choose
+    from kbroker.cli.profiles.store import read_profiles
     from kbroker.client.cluster import parse_bootstrap
 
     if context.resilient_parsing:
         return text
-    pairs = {**context.meta.get(_FILE, {}), **context.meta.get(_PAIRS, {})}
-    properties = ClientProperties.checked(pairs)
+    chosen = choose(_given(context, text), read_profiles, DEFAULT_BOOTSTRAP)
+    properties = ClientProperties.checked(chosen.pairs)
     if properties.without_effect:
         note(f"these properties have no effect here: {', '.join(properties.without_effect)}")
     _properties.set(properties)
-    source = context.get_parameter_source("bootstrap")
-    if source is not None and source.name == "DEFAULT":
-        text = properties.get(BOOTSTRAP_SERVERS) or text
     try:
-        parse_bootstrap(text)
+        parse_bootstrap(chosen.bootstrap)
     except StartupError as error:
         raise typer.BadParameter(str(error)) from None
-    return text
+    return chosen.bootstrap
+
+
+def _given(context: typer.Context, text: str) -> Given:
+    """text: of --bootstrap-server, its environment variable or its default."""
+    import os
+
+    from kbroker.cli.profiles.choice import PROFILE_VARIABLE, Given
+
+    source = context.get_parameter_source("bootstrap")
+    name = None if source is None else source.name
+    return Given(
+        option=text if name == "COMMANDLINE" else None,
+        pairs=context.meta.get(_PAIRS, {}),
+        file=context.meta.get(_FILE, {}),
+        profile=context.meta.get(_PROFILE),
+        environment=text if name == "ENVIRONMENT" else None,
+        environment_profile=os.environ.get(PROFILE_VARIABLE),
+    )
 
 
 Bootstrap = Annotated[
@@ -66,18 +85,31 @@ DEFAULT_BOOTSTRAP = "localhost:9092"
 
 
 def _read_file(context: typer.Context, path: Path | None) -> Path | None:
-    from kbroker.settings.properties import read_properties
+    from kbroker.cli.profiles.store import read_client_properties
 
-    if path is not None and not context.resilient_parsing:
-        if not path.is_file():
-            raise StartupError(f"{path}: no such file of client properties")
-        context.meta[_FILE] = read_properties(path)
+    if not context.resilient_parsing:
+        context.meta[_FILE] = read_client_properties(path)
     return path
 
 
 def _read_pairs(context: typer.Context, pairs: list[str] | None) -> list[str] | None:
     context.meta[_PAIRS] = key_values(pairs, "-X")
     return pairs
+
+
+def _read_profile(context: typer.Context, name: str | None) -> str | None:
+    context.meta[_PROFILE] = not_empty(name)
+    return name
+
+
+def profile_names() -> list[str]:
+    """For a shell that completes the name of a profile."""
+    from kbroker.cli.profiles.store import read_profiles
+
+    try:
+        return sorted(read_profiles().by_name)
+    except StartupError:  # which the command itself reports
+        return []
 
 
 def _client_options(
@@ -101,6 +133,18 @@ def _client_options(
             expose_value=False,
             is_eager=True,
             help="One client property; repeatable.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            callback=_read_profile,
+            expose_value=False,
+            is_eager=True,
+            autocompletion=profile_names,
+            help="Instead of the current profile.",
         ),
     ] = None,
 ) -> None:
@@ -133,13 +177,15 @@ def properties() -> ClientProperties:
     return _properties.get(ClientProperties())
 
 
-def connect(bootstrap: str) -> Client:
-    """A client of the cluster, as the properties say; an async context manager."""
+def connect(bootstrap: str, given: ClientProperties | None = None) -> Client:
+    """A client of the cluster, an async context manager. given: properties instead of those of the
+    command that runs.
+    """
     from kbroker.cli.client_properties import CLIENT_ID
     from kbroker.client.cluster import DEFAULT_TIMEOUT_S, Client
     from kbroker.client.connection import DEFAULT_CLIENT_ID
 
-    given = properties()
+    given = given or properties()
     return Client(
         bootstrap,
         client_id=given.get(CLIENT_ID) or DEFAULT_CLIENT_ID,

@@ -2,12 +2,14 @@
 
 One batch of a partition is in flight at a time, so order holds without idempotence too; partitions
 are sent in parallel. With idempotence a retried batch keeps its sequence and is written once
-(KIP-98).
+(KIP-98). With a transactional id all records up to `commit` are one transaction, which leaving the
+producer without it aborts; its requests are in transaction.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from typing import Final, NamedTuple, Self
 
 from kbroker.client.cluster import Client, check
 from kbroker.client.cluster_view import TopicView
-from kbroker.model import TopicPartition
+from kbroker.client.transaction import LAST_PRODUCE_VERSION, Transaction
+from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -45,7 +48,7 @@ class RecordMetadata(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
     """acks: -1 all, 1 leader, 0 no response. linger_ms: how long a batch may wait for more
-    records.
+    records. transactional_id: None for no transactions; it makes the producer idempotent.
     """
 
     acks: int = ACKS_ALL
@@ -57,6 +60,8 @@ class ProducerConfig:
     delivery_timeout_s: float = 120.0
     request_timeout_ms: int = 30_000
     idempotent: bool = False
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
 
 def murmur2(data: bytes) -> int:
@@ -113,7 +118,9 @@ class _Queue:
 
 
 class Producer:
-    """An async context manager: leaving it without an exception waits for all records sent."""
+    """An async context manager: leaving it without an exception waits for all records sent, and
+    leaving it while a transaction is open aborts that.
+    """
 
     def __init__(self, client: Client, config: ProducerConfig | None = None) -> None:
         self.client = client
@@ -128,9 +135,19 @@ class Producer:
         self._tasks = asyncio.TaskGroup()
         self._workers: list[asyncio.Task[None]] = []
         self._flushing = 0
+        self._transaction: Transaction | None = None
 
     async def __aenter__(self) -> Self:
-        if self.config.idempotent:
+        """Raises KafkaError, and ValueError for a transactional id with acks other than all."""
+        config = self.config
+        if config.transactional_id is not None:
+            if config.acks != ACKS_ALL:
+                raise ValueError("transactions need acks=all")
+            self._transaction = Transaction(
+                self.client, config.transactional_id, config.transaction_timeout_ms
+            )
+            self.producer_id, self.producer_epoch = await self._transaction.begin()
+        elif config.idempotent:
             await self.client.retry(self._init_producer_id)
         await self._tasks.__aenter__()
         return self
@@ -150,6 +167,18 @@ class Producer:
             for future in list(self._under_way):
                 future.cancel()
             await self._tasks.__aexit__(None, None, None)  # so exc goes on as it is
+            if self._transaction is not None:
+                # the coordinator aborts it at its timeout, if this fails
+                with contextlib.suppress(KafkaError, StartupError):
+                    await self._transaction.end(committed=False)
+
+    async def commit(self) -> None:
+        """Commit the transaction once all records sent so far were written. Nothing without a
+        transactional id. Raises KafkaError: then it is not known whether it was committed.
+        """
+        await self.flush()
+        if self._transaction is not None:
+            await self._transaction.end(committed=True)
 
     async def _init_producer_id(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -280,7 +309,10 @@ class Producer:
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=queue.next_sequence if idempotent else NO_SEQUENCE,
+            is_transactional=self._transaction is not None,
         )
+        if self._transaction is not None:
+            await self._transaction.add(queue.topic_partition)
         answer = await self.client.retry(
             lambda: self._produce(queue.topic_partition, batch),
             timeout_s=config.delivery_timeout_s,
@@ -306,6 +338,7 @@ class Producer:
         request = ProduceRequest(
             acks=self.config.acks,
             timeout_ms=self.config.request_timeout_ms,
+            transactional_id=self.config.transactional_id,
             topic_data=[
                 ProduceRequest.TopicProduceData(
                     name=topic,
@@ -323,7 +356,12 @@ class Producer:
             version = connection.version_of(ApiKey.PRODUCE)
             await connection.send_without_response(request, version)
             return None
-        response = await self.client.to_node(leader_id, request, ProduceResponse)
+        response = await self.client.to_node(
+            leader_id,
+            request,
+            ProduceResponse,
+            max_version=None if self._transaction is None else LAST_PRODUCE_VERSION,
+        )
         answers = [answer for part in response.responses for answer in part.partition_responses]
         if len(answers) != 1:
             raise KafkaError(

@@ -24,7 +24,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from kbroker.settings.keys import ResourceType
-from tests.controller.test_service import Node
+from tests.controller.held_log import Node
 
 
 class World(Node):

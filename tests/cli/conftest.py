@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from kbroker.cli.app import run
+from kbroker.cli.profiles.store import FILE_VARIABLE
 from kbroker.testing import EmbeddedBroker
 
 
@@ -27,6 +28,15 @@ class Result:
 
 
 Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The profiles of the user who runs the tests do not count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FILE_VARIABLE, str(tmp_path_factory.mktemp("profiles") / "none.json"))
+        patch.delenv("KBROKER_PROFILE", raising=False)
+        yield
 
 
 @pytest.fixture

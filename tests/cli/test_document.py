@@ -99,6 +99,7 @@ def test_examples(
     title: str,
 ) -> None:
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
+    monkeypatch.setenv("KBROKER_PROFILES_FILE", str(tmp_path / "profiles.json"))
     if title not in EMPTY_CLUSTER:
         prepare(cli, tmp_path)
     if title == "transactions":

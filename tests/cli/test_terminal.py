@@ -26,6 +26,8 @@ ROWS: Final[Mapping[str, str]] = {
     "topics delete-records": f"{TOPIC} --before-offset 1 --dry-run",
     "configs describe": f"topic {TOPIC}",
     "quotas describe": "--user terminal",
+    "profile list": "",
+    "profile show": "terminal",
     "groups list": "",
     "groups describe": GROUP,
     "groups members": GROUP,
@@ -43,6 +45,7 @@ ROWS: Final[Mapping[str, str]] = {
     "cluster log-dirs": f"--topic {TOPIC}",
     "search": f"{TOPIC} --value .",
     "consume": f"{TOPIC} -e -x",
+    "resend": f"{TOPIC} {TOPIC} --dry-run",
     "perf consume": f"{TOPIC} -n 3 --hide-header",
 }
 """Commands that show what is there, and the arguments they are given."""
@@ -50,6 +53,7 @@ ROWS: Final[Mapping[str, str]] = {
 CHANGES: Final = {
     *("topics create", "topics alter", "topics add-partitions", "topics delete"),
     *("configs set", "configs unset", "quotas set", "quotas unset"),
+    *("profile create", "profile set", "profile use", "profile delete"),
     *("groups delete", "groups delete-offsets", "transactions abort"),
     *("perf produce", "perf latency", "transactions describe"),
 }
@@ -65,12 +69,15 @@ COLUMNS: Final = 80
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    """A broker with a topic of three records, and a group that has read one of them."""
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker with a topic of three records, a group that has read one of them, and a profile."""
     from kbroker.cli.app import run
 
     with EmbeddedBroker() as made, pytest.MonkeyPatch.context() as patch:
         patch.setenv("KBROKER_BOOTSTRAP", made.bootstrap_servers)
+        profiles = tmp_path_factory.mktemp("profiles") / "profiles.json"
+        patch.setenv("KBROKER_PROFILES_FILE", str(profiles))
+        assert run(["profile", "create", "terminal", "-b", made.bootstrap_servers]) == 0
         made.create_topic(TOPIC)
         assert run(["perf", "produce", TOPIC, "-n", "3", "--json"]) == 0
         assert run(["consume", TOPIC, "-g", GROUP, "-e", "-n", "1"]) == 0

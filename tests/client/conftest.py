@@ -22,7 +22,11 @@ from kbroker.protocol.messages.groups import FindCoordinatorResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.protocol.messages.produce import ProduceResponse
-from kbroker.protocol.messages.transactions import InitProducerIdResponse
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    InitProducerIdResponse,
+)
 
 TOPIC_ID = bytes(range(16))
 DROP = object()
@@ -42,6 +46,8 @@ SERVED = [
     ApiKey.SYNC_GROUP,
     ApiKey.API_VERSIONS,
     ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
 ]
 
 
@@ -181,6 +187,12 @@ class FakeBroker:
 
     def on_init_producer_id(self, request: Any, version: int) -> InitProducerIdResponse:
         return InitProducerIdResponse(producer_id=77, producer_epoch=3)
+
+    def on_add_partitions_to_txn(self, request: Any, version: int) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse()
+
+    def on_end_txn(self, request: Any, version: int) -> EndTxnResponse:
+        return EndTxnResponse()
 
     def on_produce(self, request: Any, version: int) -> ProduceResponse | None:
         responses = []

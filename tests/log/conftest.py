@@ -1,4 +1,4 @@
-"""Data directories that Apache Kafka 4.3.1 wrote, unpacked where a test may write."""
+"""Data directories that Apache Kafka 4.3.1 wrote, unpacked where a test may write; and a log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from kbroker.log.partition_log import PartitionLog
+from kbroker.model import TopicPartition
+from kbroker.settings.log_config import LogConfig
+from tests.log.open_log import NOW_MS, SMALL, OpenLog
 
 KAFKA_DATA = Path(__file__).parent.parent / "data" / "kafka-4.3.1"
 LARGE_BYTES = 1 << 20
@@ -36,3 +41,19 @@ def unpack(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return unpack_archive
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> OpenLog:
+    """open_log(config, **options): the log of `topic-0`, at a time that stands still."""
+
+    def open_(config: LogConfig = SMALL, **options: object) -> PartitionLog:
+        options.setdefault("now_ms", NOW_MS)
+        return PartitionLog.open(
+            tmp_path / "topic-0",
+            TopicPartition("topic", 0),
+            config,
+            **options,  # type: ignore[arg-type]  # the keywords of open
+        )
+
+    return open_

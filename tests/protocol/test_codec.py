@@ -5,158 +5,26 @@ Kafka's declarations are held against Kafka's bytes in test_wire_samples.
 
 from __future__ import annotations
 
-import struct as layout
 import tracemalloc
-from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kbroker.model import Uuid
 from kbroker.protocol.codec import decode, decoder_of, encode, encode_parts
-from kbroker.protocol.codec_decode import FIXED
 from kbroker.protocol.errors import BufferUnderflow, ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.schema import (
-    Binary,
-    Data,
-    Field,
-    Message,
-    Records,
-    Struct,
-    array,
-    binary,
-    boolean,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    records,
-    string,
-    struct,
-    uint16,
-    uint32,
-    uuid,
+from kbroker.protocol.schema import Message
+from tests.protocol.declarations import (
+    Batches,
+    Changing,
+    Fixed,
+    Lists,
+    Loose,
+    Mostly,
+    Nullable,
+    Rows,
+    Tagged,
+    Text,
 )
-
-
-class Fixed(Data, versions="0"):
-    flag: bool = boolean("0+")
-    tiny: int = int8("0+")
-    small: int = int16("0+")
-    medium: int = int32("0+")
-    large: int = int64("0+")
-    port: int = uint16("0+")
-    crc: int = uint32("0+")
-    ratio: float = float64("0+")
-    topic_id: Uuid = uuid("0+")
-
-
-class Text(Data, versions="0-2", flexible="2+"):
-    name: str = string("0+")
-    note: str | None = string("1+", nullable="1+", default=None)
-    blob: Binary = binary("0+")
-    patch: Binary | None = binary("1+", nullable="1+", default=None)
-    always_classic: str | None = string("0+", nullable="0+", default=None, flexible="none")
-
-
-class Lists(Data, versions="0-1", flexible="1+"):
-    class Item(Struct):
-        key: int = int16("0+")
-        names: list[str] = array("string", "0+")
-
-    numbers: list[int] = array("int32", "0+")
-    ids: list[Uuid] = array("uuid", "0+")
-    items: list[Lists.Item] | None = array("Item", "0+", nullable="0+")
-
-
-class Changing(Data, versions="0-2"):
-    """Fields that come and go."""
-
-    class Pair(Struct):
-        left: int = int32("0+", default=-1)
-        right: int = int32("0+", default=-1)
-
-    old: int = int32("0-1", default=7)
-    new: int = int32("2+", default=-1)
-    hint: str = string("2+", ignorable=True)
-    tags: list[str] | None = array("string", "2+", nullable="2+", default=None)
-    pair: Changing.Pair = struct("Pair", "2+")
-    flag: bool = boolean("2+")
-
-
-class Mostly(Data, versions="0-2", flexible="2+"):
-    """A list whose elements are empty but for what has a fixed width, mostly."""
-
-    class Item(Struct):
-        number: int = int32("0+")
-        errors: list[int] = array("int32", "0+")
-        note: str | None = string("0+", nullable="0+", default=None)
-        topic_id: Uuid = uuid("1", default=bytes(16))
-        late: int = int16("2+", default=-1)
-        hint: int = int16("2+", default=-1, ignorable=True)
-        leader: int = int32("2+", default=-1, tag=0, tagged="2+")
-
-    items: list[Mostly.Item] = array("Item", "0+")
-
-
-class Tagged(Data, versions="0-2", flexible="1+"):
-    class Leader(Struct):
-        id: int = int32("0+", default=-1)
-        epoch: int = int32("0+", default=-1)
-        host: str | None = string("1+", nullable="1+", tag=3, tagged="1+", default=None)
-
-    plain: int = int32("0+")
-    moved: str | None = string(
-        "0+", nullable="1+", tag=2, tagged="1+", default=None, ignorable=True
-    )
-    leader: Tagged.Leader = struct("Leader", "1+", tag=0, tagged="1+", ignorable=True)
-    maybe: Tagged.Leader | None = struct(
-        "Leader", "1+", nullable="1+", tag=200, tagged="1+", default=None, ignorable=True
-    )
-    numbers: list[int] = array("int32", "1+", tag=1, tagged="1+", ignorable=True)
-
-
-class Nullable(Data, versions="0-1", flexible="1+"):
-    class Cursor(Struct):
-        topic: str = string("0+")
-        partition: int = int32("0+")
-
-    cursor: Nullable.Cursor | None = struct("Cursor", "0+", nullable="0+", default=None)
-    after: int = int8("0+")
-
-
-class Batches(Data, versions="0-1", flexible="1+"):
-    class Partition(Struct):
-        index: int = int32("0+")
-        records: Records | None = records("0+", nullable="0+")
-
-    partitions: list[Batches.Partition] = array("Partition", "0+")
-    tail: int = int32("0+")
-
-
-class Rows(Data, versions="0-1", flexible="1+"):
-    """Structs of one width, which are read in one pass until one has tagged fields."""
-
-    class Row(Struct):
-        key: int = int16("0+")
-        gone: int = int32("9+", default=-1)
-        extra: int = int8("1+", tag=0, tagged="1+", ignorable=True)
-        value: int = int32("0+")
-
-    rows: list[Rows.Row] = array("Row", "0+")
-    tail: int = int32("0+")
-
-
-class Loose(Data, versions="0"):
-    """Records that may not be null."""
-
-    records: Records | None = records("0+")
-
-
-ALL: list[type[Message]] = [Fixed, Text, Lists, Changing, Tagged, Nullable, Batches, Rows, Loose]
 
 
 class Payload:
@@ -555,89 +423,3 @@ def test_positions_beyond_the_buffer() -> None:
             decode(Lists, b"abc", version, 3)
         with pytest.raises(BufferUnderflow):
             decode(Lists, b"abc", version, 30)
-
-
-NAMES = ["", "a", "orders", "é" * 70, "x" * 200]
-
-
-def draw_value(random: Random, field: Field, type_name: str, version: int) -> Any:
-    """A value the field can carry in that version."""
-    if type_name == "struct":
-        return draw_struct(random, field.struct, version)
-    if type_name == "array":
-        count = random.choice((0, 0, 1, 2, 5))
-        return [draw_value(random, field, field.element, version) for _ in range(count)]
-    if type_name == "string":
-        return random.choice(NAMES)
-    if type_name in ("bytes", "records"):
-        return random.randbytes(random.choice((0, 1, 126, 127, 300)))
-    if type_name == "float64":
-        return random.uniform(-1e9, 1e9)
-    code, width = FIXED[type_name]
-    return layout.unpack(">" + code, random.randbytes(width))[0]
-
-
-def draw_struct(random: Random, struct: type[Struct], version: int) -> Any:
-    """A struct whose fields are set only where the version has them, often to their default."""
-    values: dict[str, Any] = {}
-    for field in struct.FIELDS:
-        if version not in field.versions:
-            continue
-        if version in field.nullable and random.random() < 0.25:
-            values[field.name] = None
-        elif version not in field.tagged or random.random() < 0.6:
-            values[field.name] = draw_value(random, field, field.type_name, version)
-        if values.get(field.name) is None and version not in field.nullable:
-            values[field.name] = draw_value(random, field, field.type_name, version)
-    return struct(**values)
-
-
-def check_round_trip(random: Random, message: type[Message], version: int) -> None:
-    value = draw_struct(random, message, version)
-    raw = encode(value, version)
-    again, end = decode(message, raw, version)
-    assert (again, end) == (value, len(raw))
-    assert encode(again, version) == raw
-    cut = random.randrange(len(raw)) if raw else 0
-    if cut < len(raw):
-        with pytest.raises(MalformedRequest):
-            decode(message, memoryview(raw)[:cut], version)
-
-
-def test_every_message_and_version_comes_back(declared: dict[str, type[Message]]) -> None:
-    random = Random(4)
-    for message in [*ALL, *declared.values()]:
-        for version in range(message.VERSIONS.low, message.VERSIONS.high + 1):
-            check_round_trip(random, message, version)
-
-
-@given(st.integers(0, 2**32), st.data())
-def test_drawn_messages_come_back(
-    declared: dict[str, type[Message]], seed: int, data: st.DataObject
-) -> None:
-    message = declared[data.draw(st.sampled_from(sorted(declared)))]
-    version = data.draw(st.integers(message.VERSIONS.low, message.VERSIONS.high))
-    check_round_trip(Random(seed), message, version)
-
-
-@given(st.sampled_from(ALL), st.integers(0, 2), st.binary(max_size=64))
-def test_arbitrary_bytes(message: type[Message], version: int, raw: bytes) -> None:
-    try:
-        value, end = decode(message, raw, min(version, message.VERSIONS.high))
-    except MalformedRequest:
-        return
-    assert isinstance(value, message)
-    assert end <= len(raw)
-
-
-@pytest.mark.slow
-@given(st.binary(max_size=300), st.data())
-def test_arbitrary_bytes_for_every_message(
-    declared: dict[str, type[Message]], raw: bytes, data: st.DataObject
-) -> None:
-    message = declared[data.draw(st.sampled_from(sorted(declared)))]
-    version = data.draw(st.integers(message.VERSIONS.low, message.VERSIONS.high))
-    try:
-        decode(message, raw, version)
-    except MalformedRequest:
-        return

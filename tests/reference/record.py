@@ -18,7 +18,8 @@ from pathlib import Path
 
 from scripts.apache_kafka import ApacheKafka, free_port
 from scripts.kafka_jars import KAFKA_VERSION
-from tests.reference.conversation import hold, steps
+from tests.reference.basics import steps
+from tests.reference.conversation import hold
 from tests.reference.partitions import partition_steps
 from tests.reference.quotas import steps as quota_steps
 from tests.reference.share_groups import OVERRIDES as SHARE_OVERRIDES

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.process import BrokerProcess
-from tests.reference.conversation import hold, steps
+from tests.reference.basics import steps
+from tests.reference.conversation import hold
 
 pytestmark = pytest.mark.clients
 

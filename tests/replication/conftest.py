@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.replication.waiting_batches import opened_anew
 from tests.replication.world import World
+from tests.sim.offload import HeldOffload
 
 
 @pytest.fixture
@@ -26,3 +28,9 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 def world(make_world: Callable[..., World]) -> World:
     """Three partitions, all led here, no followers."""
     return make_world(partitions=3)
+
+
+@pytest.fixture
+def offload(world: World) -> HeldOffload:
+    """The thread of a world whose topic has a codec of its own."""
+    return opened_anew(world, compression_type="zstd")

@@ -13,7 +13,7 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
-from tests.replication.test_preparation import large, middling, opened_anew, value
+from tests.replication.waiting_batches import large, middling, opened_anew, value
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 from tests.sim.offload import HeldOffload
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, PendingResponse
 from kbroker.server.session import ApiVersionRange, Session
 
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 LOOPS = [
     pytest.param(uvloop.new_event_loop, id="uvloop"),
     pytest.param(asyncio.SelectorEventLoop, id="asyncio"),
@@ -136,6 +138,8 @@ class Loopback:
             self.fatal.append,
         )
         self.server = ListenerServer("TEST", "127.0.0.1", 0, send_buffer_bytes=send_buffer_bytes)
+        self._peers: list[Peer] = []
+        self._sockets: list[socket.socket] = []
 
     async def __aenter__(self) -> Loopback:
         await self.server.start(self.shared)
@@ -145,7 +149,11 @@ class Loopback:
         self.server.close()
         for connection in list(self.shared.connections):
             connection.abort()
+        for peer in self._peers:  # of a test that failed; others have closed theirs
+            peer.writer.transport.abort()
         await until(lambda: not self.shared.connections)
+        for each in self._sockets:
+            each.close()
         self.shared.close()
         self.executor.shutdown()
 
@@ -162,7 +170,24 @@ class Loopback:
 
     async def connect(self) -> Peer:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.bound.port)
-        return Peer(reader, writer)
+        self._peers.append(Peer(reader, writer))
+        return self._peers[-1]
+
+    async def connect_raw(self) -> socket.socket:
+        """A socket that does not block, with a small receive buffer; nothing reads from it yet."""
+        raw = socket.socket()
+        self._sockets.append(raw)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(raw, ("127.0.0.1", self.server.bound.port))
+        return raw
+
+    async def read_from(self, raw: socket.socket, limit: int = 1 << 16) -> Peer:
+        """The peer of a raw socket, which reads. limit: bytes that it reads ahead."""
+        reader, writer = await asyncio.open_connection(sock=raw, limit=limit)
+        self._peers.append(Peer(reader, writer))
+        return self._peers[-1]
 
 
 class Peer:
@@ -199,9 +224,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-def run(
-    new_loop: Callable[[], asyncio.AbstractEventLoop], main: Callable[[], Awaitable[None]]
-) -> None:
+def run(new_loop: NewLoop, main: Callable[[], Awaitable[None]]) -> None:
     """Run main on a loop of that kind."""
 
     async def guarded() -> None:

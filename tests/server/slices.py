@@ -4,16 +4,22 @@ are waited for.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from kbroker.ports import Deferred
+from kbroker.protocol.apis import ApiKey
 from kbroker.replication.time_slices import FairSlices
+from kbroker.server.handlers import all_handlers
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.quotas.client_quotas import ClientQuotas
-from kbroker.server.requests import Outcome
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
+
+HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
+MANY = 1000
 
 
 class Sliced:
@@ -44,3 +50,18 @@ class Sliced:
                 self.turns.turn()
             return outcome.value
         return outcome
+
+
+def begin(sliced: Sliced, api_key: ApiKey, request: Any, *, version: int | None = None) -> Any:
+    handler = HANDLER_OF[api_key]
+    image = SimpleNamespace(partition=lambda topic, index: object())
+    sliced.image = image  # type: ignore[attr-defined]  # the fixture's
+    context = RequestContext(api_key, handler.max_version if version is None else version)
+    return handler.handle(sliced.services, context, request)
+
+
+def in_slices(sliced: Sliced, api_key: ApiKey, request: Any) -> Any:
+    outcome = begin(sliced, api_key, request)
+    assert isinstance(outcome, Deferred)
+    assert not outcome.done
+    return sliced.answer(outcome)

@@ -1,5 +1,6 @@
 """Requests that name very much and write, once for all of it: what they look up is counted in each
-turn of the loop. Those that only read, or write item by item, are in `test_many_items`.
+turn of the loop. Those that only read, or write item by item, are in `test_many_items`,
+`test_many_settings` and `test_many_transactions`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, TxnOffsetCommitRequest
-from kbroker.server.handlers import all_handlers
 from kbroker.server.requests import RequestContext
 from kbroker.server.slicing.large_requests import FREED_ITEMS
 from kbroker.server.slicing.sliced import CHEAP_ITEMS
-from tests.coordinator.group.classic.test_group import static_pair
+from tests.coordinator.group.classic.rebalances import static_pair
 from tests.coordinator.simulation import World
-from tests.server.slices import Sliced
+from tests.server.slices import HANDLER_OF, Sliced
 
-HANDLER_OF = {handler.api_key: handler for handler in all_handlers()}
 MANY = 20_000
 MOST_IN_A_TURN = 10 * CHEAP_ITEMS
 """A slice is of four steps here."""

@@ -5,7 +5,6 @@ wait. Time is the test's own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from kbroker.server.network.connection import Connection
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.peer_progress import GRACE_SWEEPS, MIN_BYTES_PER_SWEEP
-from tests.server.loopback import LOOPS, Loopback, frame, run, until
+from tests.server.loopback import LOOPS, Loopback, NewLoop, frame, run, until
 
 SIZE = 300_000
 PART = 100_000
@@ -24,7 +23,6 @@ LIMIT = 4 * 310_000
 
 SWEEP_SECONDS = 1
 
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 

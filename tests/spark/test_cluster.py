@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -82,11 +83,11 @@ def test_what_accepts_connections_and_does_not_answer(monkeypatch: pytest.Monkey
 def test_an_address_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """An accept queue that is full drops connections as a firewall does."""
     monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_S", 0.5)
-    with socket.socket() as full:
+    with ExitStack() as sockets:
+        full, *waiting = [sockets.enter_context(socket.socket()) for _ in range(4)]
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         address = full.getsockname()
-        waiting = [socket.socket() for _ in range(3)]
         for client in waiting:
             client.setblocking(False)
             client.connect_ex(address)
@@ -94,8 +95,6 @@ def test_an_address_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(JobError, match=r"no answer within 0\.5 s"):
             look(f"127.0.0.1:{address[1]}", Subscription(("t",)), "PLAINTEXT")
         assert time.monotonic() - began_s < 5
-        for client in waiting:
-            client.close()
     assert cluster.LOOK_TIMEOUT_S > cluster.ANSWER_TIMEOUT_S
 
 

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from kbroker.cli.option_groups import with_groups
 from kbroker.cli.output import Progress, note, progress
-from kbroker.cli.records.formats import FORMAT_EPILOG, Template, record_line
+from kbroker.cli.records.formats import FORMAT_EPILOG, Printing
 from kbroker.cli.records.offset_ranges import RANGE_EPILOG, OffsetRange
 from kbroker.cli.records.source import (
     FROM_THE_BEGINNING,
     FROM_THE_END,
     OffsetText,
-    Partitions,
     ReadCommitted,
     RecordSource,
-    Regex,
+    Selection,
     Topics,
     Wanted,
+    consumer_config,
     matching_topics,
     offset_range,
 )
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
-    Json,
     connect,
     not_empty,
     properties,
@@ -41,7 +41,7 @@ from kbroker.model import StartupError, TopicPartition
 if TYPE_CHECKING:
     from kbroker.cli.records.formats import RecordLine
     from kbroker.client.cluster import Client
-    from kbroker.client.consumer import ConsumedRecord, Reset
+    from kbroker.client.consumer import ConsumedRecord, ConsumerConfig, Reset
     from kbroker.client.group import GroupConsumer
 
 EPILOG = f"""{RANGE_EPILOG}{FORMAT_EPILOG}
@@ -69,9 +69,6 @@ Group = Annotated[
         help="Read as a member; offsets are committed.",
     ),
 ]
-MaxMessages = Annotated[
-    int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
-]
 Timeout = Annotated[
     float | None,
     typer.Option("--timeout", "-t", min=0, help="Stop after this many seconds without a record."),
@@ -90,58 +87,48 @@ class _Limits(NamedTuple):
 
 
 @app.command("consume", epilog=EPILOG)
+@with_groups
 def consume(
     topics: Topics,
-    regex: Regex = False,
+    selection: Selection,
+    printing: Printing,
     from_beginning: FromBeginning = False,
     group: Group = None,
-    partition: Partitions = None,
     offset: OffsetText = None,
-    max_messages: MaxMessages = None,
     timeout: Timeout = None,
     exit_at_end: ExitAtEnd = False,
     read_committed: ReadCommitted = False,
-    template: Template = "%v",
-    as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print records."""
-    if group is not None and (partition or offset is not None or exit_at_end):
+    is_alone = bool(selection.partition) or offset is not None or exit_at_end
+    if group is not None and is_alone:
         raise typer.BadParameter(
             "a group decides on partitions and offsets itself", param_hint="--group"
         )
-    is_alone = partition or offset is not None or exit_at_end
-    wanted = Wanted.of(topics, partition, regex=regex)
-    show = record_line(template, as_json=as_json)
+    wanted = selection.wanted(topics)
+    show = printing.record_line()
     is_earliest = from_beginning or properties().get("auto.offset.reset") == "earliest"
     otherwise = FROM_THE_BEGINNING if is_earliest else FROM_THE_END
     offsets = offset_range(offset, from_beginning=from_beginning, otherwise=otherwise)
-    limits = _Limits(max_messages, timeout, exit_at_end)
+    limits = _Limits(selection.max_messages, timeout, exit_at_end)
+    reset: Reset = "earliest" if offsets == FROM_THE_BEGINNING else "latest"
+    config = consumer_config(reset, read_committed=read_committed)
     group = group or (None if is_alone else properties().get("group.id"))
     if group is not None:
-        run(
-            _consume_group(bootstrap, group, wanted, offsets, limits, read_committed, show),
-            spinner=False,
-        )
+        run(_consume_group(bootstrap, group, wanted, config, limits, show), spinner=False)
     else:
-        run(_consume(bootstrap, wanted, offsets, limits, read_committed, show), spinner=False)
+        run(_consume(bootstrap, wanted, offsets, config, limits, show), spinner=False)
 
 
 async def _consume(
     bootstrap: str,
     wanted: Wanted,
     offsets: OffsetRange,
+    config: ConsumerConfig,
     limits: _Limits,
-    read_committed: bool,
     show: RecordLine,
 ) -> None:
-    from kbroker.client.cluster import READ_COMMITTED
-    from kbroker.client.consumer import ConsumerConfig
-
-    reset: Reset = "earliest" if offsets == FROM_THE_BEGINNING else "latest"
-    config = properties().consumer(ConsumerConfig(auto_offset_reset=reset))
-    if read_committed:
-        config = replace(config, isolation_level=READ_COMMITTED)
     async with connect(bootstrap) as client:
         source = RecordSource(client, config, wanted, offsets)
         try:
@@ -160,29 +147,19 @@ async def _consume_group(
     bootstrap: str,
     group: str,
     wanted: Wanted,
-    offsets: OffsetRange,
+    config: ConsumerConfig,
     limits: _Limits,
-    read_committed: bool,
     show: RecordLine,
 ) -> None:
-    from kbroker.client.cluster import READ_COMMITTED
-    from kbroker.client.consumer import ConsumerConfig
     from kbroker.client.group import GroupConfig, GroupConsumer
 
-    reset: Reset = "earliest" if offsets == FROM_THE_BEGINNING else "latest"
-    config = properties().group(
-        GroupConfig(
-            auto_offset_reset=reset,
-            auto_commit=False,
-            consumer=ConsumerConfig(auto_offset_reset=reset),
-        )
-    )
-    if read_committed:
-        config = replace(config, consumer=replace(config.consumer, isolation_level=READ_COMMITTED))
+    reset = config.auto_offset_reset
+    group_config = properties().group(GroupConfig(auto_offset_reset=reset, auto_commit=False))
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(bootstrap))
         topics = await _subscription(client, wanted)
-        member = await stack.enter_async_context(GroupConsumer(client, group, topics, config))
+        member = GroupConsumer(client, group, topics, replace(group_config, consumer=config))
+        await stack.enter_async_context(member)
         with _progress(limits) as done:
             await _print(member, limits, show, done)
 

@@ -6,12 +6,14 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kbroker.cli.moments import shown_ms
 from kbroker.cli.output import text_or_base64
+from kbroker.cli.session import Json
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
@@ -47,14 +49,21 @@ def unescape(text: str) -> str:
     return _ESCAPE.sub(character, text)
 
 
-def record_line(template: str, *, as_json: bool) -> RecordLine:
-    """How a command prints records. Raises BadParameter for a --format that cannot be read."""
-    if as_json:
-        return json_line
-    try:
-        return compile_format(template)
-    except StartupError as error:
-        raise typer.BadParameter(str(error), param_hint="--format") from None
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """Options of every command that prints records."""
+
+    template: Template = "%v"
+    as_json: Json = False
+
+    def record_line(self) -> RecordLine:
+        """How records are printed. Raises BadParameter for a --format that cannot be read."""
+        if self.as_json:
+            return json_line
+        try:
+            return compile_format(self.template)
+        except StartupError as error:
+            raise typer.BadParameter(str(error), param_hint="--format") from None
 
 
 def compile_format(template: str) -> RecordLine:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kbroker.cli.output import Progress, counted, note, progress
+from kbroker.cli.records.deliveries import Deliveries
 from kbroker.cli.records.lines import Headers, Input, compile_input, parse_line
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -31,7 +32,8 @@ from kbroker.cli.session import (
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
-    from kbroker.client.producer import Producer, ProducerConfig, RecordMetadata
+    from kbroker.cli.client_properties import ClientProperties
+    from kbroker.client.producer import Producer, ProducerConfig
 
 EPILOG = """
 Each line is the value of a record; --key-separator splits it into key and value, --format says
@@ -164,13 +166,17 @@ def _headers(pairs: list[str] | None) -> Headers:
 
 
 def producer_config(
-    compression: Codec | None, acks: Acks | None, *, idempotent: bool
+    compression: Codec | None,
+    acks: Acks | None,
+    *,
+    idempotent: bool,
+    given: ClientProperties | None = None,
 ) -> ProducerConfig:
-    """The properties, and over them the options."""
+    """The properties, and over them the options. given: properties instead of the command's."""
     from kbroker.client.producer import ProducerConfig
     from kbroker.protocol.compression import Compression
 
-    config = properties().producer(ProducerConfig())
+    config = (given or properties()).producer(ProducerConfig())
     if compression is not None:
         config = replace(config, compression=Compression[compression.name])
     if acks is not None:
@@ -222,17 +228,7 @@ async def _send_all(
     done: Progress,
 ) -> int:
     """Send every record and wait for all acknowledgements. Returns their number."""
-    failures: list[BaseException] = []
-
-    def arrived(future: asyncio.Future[RecordMetadata]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            done.advance()
-        else:
-            failures.append(error)
-
+    deliveries = Deliveries(done)
     count = 0
     async for text in texts:
         count += 1
@@ -245,10 +241,9 @@ async def _send_all(
             timestamp_ms=line.timestamp_ms,
             partition=line.partition,
         )
-        future.add_done_callback(arrived)
-        if failures:
+        deliveries.watch(future)
+        if deliveries.has_failed:
             break
     await producer.flush()
-    if failures:
-        raise failures[0]
+    deliveries.check()
     return count

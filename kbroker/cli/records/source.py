@@ -1,12 +1,13 @@
 """Records of topics, topics that match a pattern, or single partitions, from one bound to another:
-what `consume` and `search` read.
+what `consume`, `search` and `resend` read.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
@@ -21,12 +22,12 @@ from kbroker.cli.records.offset_ranges import (
     partition_limits,
     resolve,
 )
-from kbroker.cli.session import not_empty
+from kbroker.cli.session import not_empty, properties
 from kbroker.model import StartupError, TopicPartition
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
-    from kbroker.client.consumer import ConsumedRecord, ConsumerConfig
+    from kbroker.client.consumer import ConsumedRecord, ConsumerConfig, Reset
 
 Topics = Annotated[
     list[str],
@@ -46,6 +47,9 @@ OffsetText = Annotated[
 ]
 ReadCommitted = Annotated[
     bool, typer.Option("--read-committed", help="Leave out aborted transactions.")
+]
+MaxMessages = Annotated[
+    int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
 ]
 
 FROM_THE_BEGINNING: Final = OffsetRange(BEGINNING)
@@ -79,6 +83,30 @@ class Wanted(NamedTuple):
         return cls([ChosenPartitions(name, partitions or ()) for name in names], True)
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Options of every command that reads records of topics that are named as arguments."""
+
+    regex: Regex = False
+    partition: Partitions = None
+    max_messages: MaxMessages = None
+
+    def wanted(self, names: Sequence[str]) -> Wanted:
+        """What is to be read. Raises BadParameter."""
+        return Wanted.of(names, self.partition, regex=self.regex)
+
+
+def consumer_config(reset: Reset, *, read_committed: bool) -> ConsumerConfig:
+    """The properties of a consumer, and over them --read-committed. reset: auto.offset.reset where
+    no property says it.
+    """
+    from kbroker.client.cluster import READ_COMMITTED
+    from kbroker.client.consumer import ConsumerConfig
+
+    config = properties().consumer(ConsumerConfig(auto_offset_reset=reset))
+    return replace(config, isolation_level=READ_COMMITTED) if read_committed else config
+
+
 def offset_range(text: str | None, *, from_beginning: bool, otherwise: OffsetRange) -> OffsetRange:
     """What --offset and --from-beginning say. Raises BadParameter."""
     if text is None:
@@ -107,6 +135,13 @@ async def matching_topics(client: Client, wanted: Wanted) -> list[ChosenPartitio
     ]
 
 
+class Bounds(NamedTuple):
+    """Of one partition. stop: the offset before which reading ends, or None."""
+
+    start: int
+    stop: int | None
+
+
 class RecordSource:
     """Reads partitions between two bounds. Topics that a pattern matches later are read too, from
     their beginning.
@@ -126,7 +161,13 @@ class RecordSource:
         self._next_look_s = 0.0
 
     async def open(self, *, exit_at_end: bool) -> None:
-        """Look the bounds up. exit_at_end: stop at the end as it is now, at the latest."""
+        """Look the bounds up, and read between them. exit_at_end: stop at the end as it is now, at
+        the latest.
+        """
+        await self.start(await self.bounds(exit_at_end=exit_at_end))
+
+    async def bounds(self, *, exit_at_end: bool) -> dict[TopicPartition, Bounds]:
+        """Of each partition, in order of topic and index. Raises StartupError without one."""
         places = await self._places()
         if not places:
             raise StartupError("no topic matches")
@@ -135,8 +176,7 @@ class RecordSource:
         starts = await resolve(
             self._client, self._offsets.start, limits, isolation_level, is_start=True
         )
-        await self._consumer.assign(starts)
-        stops: dict[TopicPartition, int] = {}
+        stops: Mapping[TopicPartition, int] = {}
         if self._offsets.stop is not None:
             stops = await resolve(
                 self._client, self._offsets.stop, limits, isolation_level, is_start=False
@@ -144,7 +184,13 @@ class RecordSource:
         if exit_at_end:
             ends = {place: each.end for place, each in limits.items()}
             stops = {place: min(stops.get(place, end), end) for place, end in ends.items()}
-        self._stops = stops
+        return {place: Bounds(starts[place], stops.get(place)) for place in places}
+
+    async def start(self, bounds: Mapping[TopicPartition, Bounds]) -> None:
+        """Read these partitions from now on."""
+        await self._consumer.assign({place: each.start for place, each in bounds.items()})
+        stops = ((place, each.stop) for place, each in bounds.items())
+        self._stops = {place: stop for place, stop in stops if stop is not None}
         self._next_look_s = time.monotonic() + WATCH_INTERVAL_S
 
     async def _places(self) -> list[TopicPartition]:

@@ -9,7 +9,7 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.consumers import settle as settle_consumers
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.group.streams_members import settle as settle_threads
 from tests.coordinator.simulation import World

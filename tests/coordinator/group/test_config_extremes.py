@@ -17,7 +17,7 @@ from kbroker.settings.group_table import GROUP_KEYS
 from kbroker.settings.keys import ConfigError
 from kbroker.settings.share_groups import ShareGroupConfig
 from tests.coordinator.group.consumers import Consumer
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.simulation import World
 from tests.settings.extremes import Setting, extremes, is_allowed

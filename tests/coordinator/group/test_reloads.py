@@ -15,9 +15,7 @@ import pytest
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import (
-    DeleteGroupsRequest,
-)
+from kbroker.protocol.messages.groups import DeleteGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetDeleteRequest
 from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -26,11 +24,11 @@ from kbroker.protocol.messages.share_groups import (
 from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
+from tests.coordinator.group.commits import commit
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.coordinator.group.offset_transactions import commit_in_transaction, end_transaction
-from tests.coordinator.group.offsets.test_offsets import commit
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.observed import in_flux, observed
 from tests.coordinator.simulation import Context, World

@@ -18,7 +18,7 @@ from kbroker.metadata.patterns import CHARACTERS_PER_TURN
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.consumers import Consumer, ask
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.simulation import FakeTopic, World
 
 MEMBERS, TOPICS = 200, 2_000

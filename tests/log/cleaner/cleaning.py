@@ -17,6 +17,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.compression import Compression
+from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.records import Record, iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.log_config import LogConfig
@@ -27,6 +28,7 @@ from tests.sim.timers import START_MS, SimTimers
 TOPIC = TopicPartition("table", 0)
 TOPIC_ID = bytes(15) + b"\x09"
 COMPACT = frozenset({"compact"})
+DAY_MS = 86_400_000
 
 
 class Bench:
@@ -168,3 +170,22 @@ FILLED_CLEAN = [
     (8, "e", "1"),
     (9, "e", "2"),
 ]
+
+
+def transaction(
+    bench: Bench, producer_id: int, epoch: int, items: list[tuple[str, str]], *, commit: bool
+) -> None:
+    bench.append(
+        batch(*items, producer_id=producer_id, producer_epoch=epoch, base_sequence=0,
+              is_transactional=True)
+    )  # fmt: skip
+    end_transaction(bench, producer_id, epoch + 1, commit=commit)
+
+
+def end_transaction(bench: Bench, producer_id: int, epoch: int, *, commit: bool) -> None:
+    marker = build_end_transaction_marker(
+        commit=commit, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0,
+        timestamp_ms=bench.timers.now_ms(), base_offset=bench.log.log_end_offset,
+        partition_leader_epoch=0,
+    )  # fmt: skip
+    bench.replay(marker)

@@ -1,31 +1,25 @@
-"""Compaction of one log: what a reader sees afterwards, when a log is due, what a crash leaves."""
+"""Compaction of one log: what a reader sees afterwards, when a log is due, and what faults do."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kbroker.log.cleaner import cleaner as cleaner_module
-from kbroker.log.cleaner import round as cleaning_round
-from kbroker.log.cleaner import swap
-from kbroker.log.storage import disk_jobs, files, segments
-from kbroker.log.storage.checkpoint import read_offsets
+from kbroker.log.storage import files
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.batch_header import iter_batches
 from kbroker.protocol.compression import Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
 from kbroker.protocol.record_conversion import write_message_set
 from kbroker.protocol.records import Record, iter_records
 from tests.log.appends import append_as_leader
 from tests.log.cleaner.cleaning import (
+    DAY_MS,
     FILLED_CLEAN,
     TOPIC,
     TOPIC_ID,
@@ -35,16 +29,10 @@ from tests.log.cleaner.cleaning import (
     filled,
     records_of,
     say_flushed,
+    transaction,
     view,
 )
-from tests.sim.offload import HeldOffload
 from tests.sim.timers import START_MS
-
-DAY_MS = 86_400_000
-
-
-class Crash(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -123,25 +111,6 @@ def test_the_horizon_of_tombstones_fits_into_a_timestamp(
     bench.clean()
     is_gone = not any(r.key == b"a" for r in records_of(bench.log))
     assert is_gone == (not is_kept)
-
-
-def transaction(
-    bench: Bench, producer_id: int, epoch: int, items: list[tuple[str, str]], *, commit: bool
-) -> None:
-    bench.append(
-        batch(*items, producer_id=producer_id, producer_epoch=epoch, base_sequence=0,
-              is_transactional=True)
-    )  # fmt: skip
-    end_transaction(bench, producer_id, epoch + 1, commit=commit)
-
-
-def end_transaction(bench: Bench, producer_id: int, epoch: int, *, commit: bool) -> None:
-    marker = build_end_transaction_marker(
-        commit=commit, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0,
-        timestamp_ms=bench.timers.now_ms(), base_offset=bench.log.log_end_offset,
-        partition_leader_epoch=0,
-    )  # fmt: skip
-    bench.replay(marker)
 
 
 def test_transactions(bench: Bench) -> None:
@@ -309,154 +278,6 @@ def test_readers_keep_what_they_hold(bench: Bench) -> None:
     assert info.records.read() == before
 
 
-def steps_of_a_round(folder: Path) -> int:
-    held = HeldOffload()
-    bench = filled(Bench(folder, offload=held))
-    bench.clean()
-    count = 0
-    while held.run_one():
-        count += 1
-    assert view(bench) == FILLED_CLEAN
-    bench.stop()
-    return count
-
-
-@pytest.mark.parametrize("change", ["truncate", "delete", "retire", "policy", "stop", "append"])
-def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> None:
-    steps = steps_of_a_round(tmp_path / "count")
-    if change == "truncate":
-        steps -= 2  # before these, names and checkpoint, the older record has gone already
-    for step in range(steps):
-        held = HeldOffload()
-        bench = filled(Bench(tmp_path / str(step), offload=held))
-        bench.clean()
-        for _ in range(step):
-            held.run_one()
-        log = bench.log
-        match change:
-            case "truncate":
-                log.truncate_to(6, now_ms=START_MS)
-                bench.append(batch(("n", "1")))
-            case "delete":
-                bench.logs.delete(TOPIC)
-            case "retire":
-                log.delete_records_before(5)
-                log.delete_old_segments(START_MS)
-            case "policy":
-                log.update_config(Bench(tmp_path / f"x{step}", cleanup_policy=frozenset()).config)
-            case "stop":
-                bench.cleaner.request_stop()
-                bench.cleaner.finish_stop()
-                held.held.clear()
-            case "append":
-                bench.append(batch(("n", "1")))
-        while held.run_one():
-            pass
-        assert not bench.cleaner.uncleanable
-        assert not bench.logs.offline_directories
-        if change == "delete":
-            continue
-        seen = dict((key, value) for _, key, value in view(bench))
-        assert seen["a"] == ("2" if change == "truncate" else "4")
-        assert seen.get("n") == ("1" if change in ("truncate", "append") else None)
-        leftovers = [n for n in bench.names() if n.endswith((".cleaned", ".swap"))]
-        assert not leftovers
-        bench.stop()
-
-
-@pytest.mark.parametrize("back", [0, 1, 2])
-def test_a_log_that_is_cut_after_its_swap_is_not_clean_beyond_the_cut(
-    tmp_path: Path, back: int
-) -> None:
-    """While a worker changes the names, or writes the checkpoint: what is appended after the cut
-    has never been looked at.
-    """
-    steps = steps_of_a_round(tmp_path / "count")
-    held = HeldOffload()
-    bench = filled(Bench(tmp_path / "data", offload=held))
-    bench.clean()
-    for _ in range(steps - back):
-        held.run_one()
-    bench.logs.truncate(TOPIC, 6)
-    while held.run_one():
-        pass
-    assert read_offsets(bench.folder / "cleaner-offset-checkpoint").get(TOPIC, 0) <= 6
-    assert bench.log.cleaner_offset is None or bench.log.cleaner_offset <= 6
-    bench.append(batch(("n", "1"), ("n", "2"), ("n", "3")))
-    bench.roll()
-    bench.clean()
-    while held.run_one():
-        pass
-    assert [value for _, key, value in view(bench) if key == "n"] == ["3"]
-    bench.stop()
-    bench.open()
-    assert bench.log.cleaner_offset == 9
-    bench.stop()
-
-
-def test_a_crash_at_each_file_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before and after each rename and unlink of a round, and each write of the new segment."""
-    crash_at = -1
-    count = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if 0 < crash_at <= count:  # a dead process does no more
-                raise Crash
-            return function(*arguments, **options)
-
-        return run
-
-    def patch(context: pytest.MonkeyPatch) -> None:
-        for module in (swap, disk_jobs, segments):
-            for name in ("rename", "unlink", "sync_directory"):
-                if hasattr(module, name):
-                    context.setattr(module, name, counted(getattr(module, name)))
-        for name in ("write_at", "truncate", "sync"):
-            method = getattr(files.LogFile, name)
-            context.setattr(files.LogFile, name, counted(method))
-        context.setattr(cleaner_module, "write_offsets", counted(cleaner_module.write_offsets))
-
-    total = None
-    while total is None or crash_at <= total:
-        bench = filled(Bench(tmp_path / f"{crash_at}"))
-        bench.log.flush()
-        count = 0
-        with monkeypatch.context() as context:
-            patch(context)
-            if total is None:
-                bench.clean()
-                total, crash_at = count, 0
-                assert total > 20
-                continue
-            crash_at += 1
-            count = 0
-            try:
-                bench.clean()
-            except Crash:
-                pass
-            else:
-                break
-            bench.log.failure = LogDirectoryError("", "", OSError())
-            bench.cleaner.finish_stop()
-        bench.logs.close(clean=False)
-        bench.open()
-        reopened = view(bench)
-        assert reopened in (
-            [(0, "a", "1"), (1, "b", "1"), (2, "c", "1"), (3, "a", "2"), (4, "b", None),
-             (5, "d", "1"), (6, "a", "3"), *FILLED_CLEAN[3:]],
-            FILLED_CLEAN,
-        ), crash_at  # fmt: skip
-        assert bench.log.log_end_offset == 10
-        assert not [n for n in bench.names() if n.endswith((".cleaned", ".swap", ".deleted"))]
-        bench.clean()
-        assert view(bench) == FILLED_CLEAN
-        bench.stop()
-    assert crash_at > 20
-
-
 def test_a_damaged_batch_makes_the_log_uncleanable(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -526,184 +347,6 @@ def test_checkpoint_and_its_loss(bench: Bench) -> None:
     bench.roll()
     bench.clean()
     assert [offset for offset, _, _ in view(bench)] == [2, 4, 5, 7, 9]
-
-
-def test_the_throttle() -> None:
-    now = 0.0
-    throttle = cleaning_round.Throttle(1000.0, clock=lambda: now)
-    assert throttle.charge(100) == 0
-    assert throttle.charge(900) == pytest.approx(1.0)
-    now = 1.0
-    assert throttle.charge(100) == 0
-    now = 5.0
-    assert throttle.charge(1000) == 0, "what was not used is not saved up beyond the window"
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("-inf"), float("nan"), float("inf"), 1.8e308])
-def test_a_throttle_without_a_number_above_0_is_none(rate: float) -> None:
-    """log.cleaner.io.max.bytes.per.second has no validator, in Kafka neither."""
-    throttle = cleaning_round.Throttle(rate, clock=lambda: 0.0)
-    assert throttle.charge(1 << 40) == 0
-
-
-@pytest.mark.parametrize("rate", [5e-324, 1e-9])
-def test_a_throttle_asks_for_no_wait_that_a_thread_cannot_do(rate: float) -> None:
-    throttle = cleaning_round.Throttle(rate, clock=lambda: 0.0)
-    assert 0 < throttle.charge(1) <= threading.TIMEOUT_MAX
-
-
-KEYS = st.sampled_from(["a", "b", "c", "d"])
-ACTIONS = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("append"),
-            st.lists(st.tuples(KEYS, st.sampled_from(["1", "2", None])), min_size=1, max_size=4),
-            st.sampled_from(list(Compression)),
-        ),
-        st.tuples(st.just("begin"), st.integers(1, 2), KEYS),
-        st.tuples(st.just("end"), st.integers(1, 2), st.booleans()),
-        st.tuples(st.just("roll")),
-        st.tuples(st.just("clean")),
-        st.tuples(st.just("wait"), st.sampled_from([1000, DAY_MS])),
-        st.tuples(st.just("restart"), st.booleans()),
-    ),
-    max_size=25,
-)
-
-
-class Model:
-    """What was written, and what a reader must and may see of it."""
-
-    def __init__(self) -> None:
-        self.records: dict[int, tuple[str, str | None]] = {}
-        self.decided: dict[int, bool] = {}
-        self.open: dict[int, list[int]] = {}
-        self.epochs = {1: 0, 2: 0}
-
-    def committed(self) -> dict[int, tuple[str, str | None]]:
-        return {o: r for o, r in self.records.items() if self.decided.get(o, True)}
-
-
-def committed_view(bench: Bench) -> dict[int, tuple[str, str | None]]:
-    """As a read_committed consumer works it out from batches and aborted transactions."""
-    log = bench.log
-    unstable = log.first_unstable_offset
-    end = log.log_end_offset if unstable is None else unstable
-    aborted = log.aborted_transactions(0, end)
-    seen = {}
-    for header, data in batches_of(log):
-        gone = any(
-            t.producer_id == header.producer_id
-            and t.first_offset <= header.base_offset <= t.last_offset
-            for t in aborted
-        )
-        if header.is_control or header.base_offset >= end or gone:
-            continue
-        for r in iter_records(data, header):
-            value = None if r.value is None else r.value.decode()
-            seen[r.offset] = ((r.key or b"").decode(), value)
-    return seen
-
-
-def apply(bench: Bench, model: Model, action: tuple[Any, ...]) -> None:
-    end = bench.log.log_end_offset
-    match action:
-        case ("append", items, codec):
-            bench.append(batch(*items, compression=codec))
-            model.records |= {end + i: item for i, item in enumerate(items)}
-        case ("begin", producer_id, key):
-            offsets = model.open.setdefault(producer_id, [])
-            bench.append(
-                batch((key, f"t{end}"), producer_id=producer_id, is_transactional=True,
-                      producer_epoch=model.epochs[producer_id], base_sequence=len(offsets))
-            )  # fmt: skip
-            model.records[end] = (key, f"t{end}")
-            model.decided[end] = False
-            offsets.append(end)
-        case ("end", producer_id, commit) if producer_id in model.open:
-            model.epochs[producer_id] += 1
-            end_transaction(bench, producer_id, model.epochs[producer_id], commit=commit)
-            for offset in model.open.pop(producer_id):
-                model.decided[offset] = commit
-        case ("roll",):
-            bench.roll()
-        case ("clean",):
-            bench.clean()
-        case ("wait", ms):
-            bench.timers.wall_jump_ms += ms
-        case ("restart", clean):
-            bench.stop(clean=clean)
-            bench.open()
-            bench.log.on_high_watermark(bench.log.log_end_offset)
-
-
-@settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(actions=ACTIONS)
-def test_a_reader_sees_the_last_value_of_each_key(
-    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[Any, ...]]
-) -> None:
-    check_model(tmp_path_factory.mktemp("model"), actions)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@settings(max_examples=3000, deadline=None)
-@given(actions=ACTIONS)
-def test_a_reader_sees_the_last_value_of_each_key_at_length(
-    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[Any, ...]]
-) -> None:
-    check_model(tmp_path_factory.mktemp("model"), actions)
-
-
-def check_model(folder: Path, actions: list[tuple[Any, ...]]) -> None:
-    bench = Bench(folder, segment_index_bytes=4096, segment_bytes=700)
-    model = Model()
-    for action in actions:
-        apply(bench, model, action)
-        bench.log.on_high_watermark(bench.log.log_end_offset)
-        assert not bench.cleaner.uncleanable
-        offsets = [r.offset for r in records_of(bench.log)]
-        assert offsets == sorted(set(offsets)), "order and no doubles"
-        committed = model.committed()
-        unstable = min((o[0] for o in model.open.values()), default=bench.log.log_end_offset)
-        visible = {o: r for o, r in committed.items() if o < unstable}
-        seen = committed_view(bench)
-        assert seen.items() <= visible.items()
-        last = {key: offset for offset, (key, _) in sorted(visible.items())}
-        for key, offset in last.items():
-            is_tombstone = visible[offset][1] is None
-            assert offset in seen or is_tombstone, f"{key} at {offset}"
-        states = bench.log.producers.active_producers
-        for producer_id, offsets in model.open.items():
-            assert states[producer_id].transaction_first_offset == offsets[0]
-            assert states[producer_id].last_sequence == len(offsets) - 1
-    bench.stop()
-
-
-def test_what_a_reader_holds_stays_valid_at_every_step(tmp_path: Path) -> None:
-    held = HeldOffload()
-    bench = filled(Bench(tmp_path, offload=held))
-    bench.clean()
-    slices: list[tuple[FileSlice, bytes]] = []
-    while True:
-        seen = view(bench)
-        assert {key: value for _, key, value in seen} == {
-            key: value for _, key, value in FILLED_CLEAN
-        }
-        for offset in range(10):
-            found = bench.log.read(offset, max_bytes=100).records
-            assert isinstance(found, FileSlice)
-            slices.append((found, found.read()))
-        if not held.run_one():
-            break
-    bench.logs.delete_due_files(START_MS + DAY_MS)
-    assert view(bench) == FILLED_CLEAN
-    assert all(found.read() == data for found, data in slices)
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import inf, nan
 
 import pytest
@@ -53,3 +54,27 @@ def test_slow_work_is_not_made_up_for_by_a_burst() -> None:
 def test_a_pause_is_one_that_a_thread_can_make() -> None:
     throttle = Throttle(1e-300, clock=Clock())
     assert throttle.charge(1 << 30) == MAX_PAUSE_SECONDS
+
+
+def test_the_throttle() -> None:
+    now = 0.0
+    throttle = Throttle(1000.0, clock=lambda: now)
+    assert throttle.charge(100) == 0
+    assert throttle.charge(900) == pytest.approx(1.0)
+    now = 1.0
+    assert throttle.charge(100) == 0
+    now = 5.0
+    assert throttle.charge(1000) == 0, "what was not used is not saved up beyond the window"
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("-inf"), float("nan"), float("inf"), 1.8e308])
+def test_a_throttle_without_a_number_above_0_is_none(rate: float) -> None:
+    """log.cleaner.io.max.bytes.per.second has no validator, in Kafka neither."""
+    throttle = Throttle(rate, clock=lambda: 0.0)
+    assert throttle.charge(1 << 40) == 0
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-9])
+def test_a_throttle_asks_for_no_wait_that_a_thread_cannot_do(rate: float) -> None:
+    throttle = Throttle(rate, clock=lambda: 0.0)
+    assert 0 < throttle.charge(1) <= threading.TIMEOUT_MAX

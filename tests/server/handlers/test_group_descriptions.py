@@ -23,7 +23,7 @@ from kbroker.server.requests import RequestContext
 from kbroker.settings.broker import BrokerConfig
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.simulation import Context, World
 from tests.replication.test_time_slices import Ticks

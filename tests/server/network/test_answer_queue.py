@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -16,13 +15,12 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.peer_progress import STUCK_SECONDS
 from kbroker.server.network.responses import MAX_PIPELINED
-from tests.server.loopback import LOOPS, Loopback, Peer, run, until
+from tests.server.loopback import LOOPS, Loopback, NewLoop, Peer, run, until
 
 BIG = 200_000
 HUGE = 600_000
 """More than the kernel takes for a peer that does not read."""
 
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 
@@ -45,13 +43,9 @@ def script_large_answers(loopback: Loopback) -> None:
 
 async def connect_slowly(loopback: Loopback) -> Peer:
     """A peer that reads nothing until `read_on`."""
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", loopback.server.bound.port))
-    reader, writer = await asyncio.open_connection(sock=raw)
-    writer.transport.pause_reading()  # type: ignore[attr-defined]  # of asyncio
-    return Peer(reader, writer)
+    peer = await loopback.read_from(await loopback.connect_raw())
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of asyncio
+    return peer
 
 
 def read_on(peer: Peer) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -16,9 +15,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.network.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES
 from kbroker.server.requests import LARGE_REQUEST_BYTES, LargePendingResponse, PendingResponse
 from kbroker.server.session import Session
-from tests.server.loopback import LOOPS, Loopback, run, until
-
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
+from tests.server.loopback import LOOPS, Loopback, NewLoop, run, until
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 

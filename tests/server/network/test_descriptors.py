@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,11 @@ from kbroker.server.network.descriptors import (
     descriptor_budget,
     room_for_connections,
 )
-from tests.server.loopback import LOOPS, FileRange, Loopback, run, until
+from tests.server.loopback import LOOPS, FileRange, Loopback, NewLoop, run, until
 
 resource = pytest.importorskip("resource")
 
 SIZE = 600_000
-
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)

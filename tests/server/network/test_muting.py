@@ -15,9 +15,7 @@ from kbroker.protocol.errors import MalformedRequest
 from kbroker.replication.rates import QuotaWindow
 from kbroker.server.network.muting import Muting
 from kbroker.server.quotas.connection_rates import ConnectionRates
-from tests.server.loopback import LOOPS, Loopback, run, until
-
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
+from tests.server.loopback import LOOPS, Loopback, NewLoop, run, until
 
 
 class Clock:

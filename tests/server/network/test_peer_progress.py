@@ -18,25 +18,21 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.peer_progress import STUCK_SECONDS, PeerProgress
 from kbroker.server.network.response_writer import ResponseWriter
-from tests.server.loopback import LOOPS, FileRange, Loopback, run, until
+from tests.server.loopback import LOOPS, FileRange, Loopback, NewLoop, run, until
 
 SIZE = 600_000
 """More than the kernel takes for a peer that does not read."""
 
 MAX_IDLE_SECONDS = 100.0
 
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 on_loops = pytest.mark.parametrize("new_loop", LOOPS)
 
 
 async def connect(loopback: Loopback) -> tuple[socket.socket, Callable[[int], object]]:
     """A peer that reads only when it is told to: its socket, and `take(count)`."""
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.setblocking(False)
+    raw = await loopback.connect_raw()
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(raw, ("127.0.0.1", loopback.server.bound.port))
 
     async def take(count: int) -> None:
         while count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +67,20 @@ def source(spark: SparkSession, bootstrap: str, topic: str, batch: int = 100) ->
 
 
 def run(frame: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
+    """A sink is closed afterwards, also if the query fails: Spark holds it until the JVM releases
+    it, with the sockets of its connections.
+    """
     query: StreamingQuery = (
         frame.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    finally:
+        if isinstance(sink, KafkaSink):
+            sink.close()
 
 
 def check(bootstrap: str, topic: str, numbers: range) -> None:
@@ -102,7 +110,7 @@ def test_each_row_once_through_restarts_and_failures(
 
     again = pickle.loads(pickle.dumps(sink))
     fill(bootstrap, source_topic, range(250, 330))
-    with pytest.raises(Exception, match="between the commit"):
+    with closing(again), pytest.raises(Exception, match="between the commit"):
         run(frame, fails_after_its_commit, tmp_path / "cp")
     check(bootstrap, target, range(330))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import closing
 from os import urandom
 from typing import Any
 
@@ -85,9 +86,9 @@ def test_a_topic_that_the_sink_does_not_have(
 
     client = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
     driver = QueryDriver(client, QuerySettings(f"to-{kafka_topic}", (kafka_topic,)))
-    with pytest.raises(SinkError, match=f"a row has topic other, which is none of {kafka_topic}"):
+    why = f"a row has topic other, which is none of {kafka_topic}"
+    with closing(client), pytest.raises(SinkError, match=why):
         driver.write_batch(0, write)
-    client.close()
 
 
 def test_a_broker_that_is_gone_begins_the_batch_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -91,14 +91,13 @@ def ask(connection: BrokerSocket) -> MetadataResponse:
 
 
 def test_a_real_broker(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
-    connection = connect(kafka_broker.port)
-    assert connection.version_of(ApiKey.METADATA, 12) == 12
-    topic = MetadataRequest.MetadataRequestTopic(name=kafka_topic)
-    ids = [connection.send(MetadataRequest(topics=[topic]), version) for version in (5, 9, 12)]
-    for correlation_id in reversed(ids):
-        response = connection.receive(correlation_id, MetadataResponse)
-        assert [found.name for found in response.topics] == [kafka_topic]
-    connection.close()
+    with closing(connect(kafka_broker.port)) as connection:
+        assert connection.version_of(ApiKey.METADATA, 12) == 12
+        topic = MetadataRequest.MetadataRequestTopic(name=kafka_topic)
+        ids = [connection.send(MetadataRequest(topics=[topic]), version) for version in (5, 9, 12)]
+        for correlation_id in reversed(ids):
+            response = connection.receive(correlation_id, MetadataResponse)
+            assert [found.name for found in response.topics] == [kafka_topic]
     connection.close()
     with pytest.raises(KafkaError) as caught:
         ask(connection)
@@ -106,13 +105,12 @@ def test_a_real_broker(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
 
 
 def test_an_older_broker_is_asked_again(serve: Callable[[Answer], int]) -> None:
-    connection = connect(serve(older_broker))
-    assert connection.version_of(ApiKey.METADATA, 12) == 9
-    assert ask(connection).cluster_id == "old"
-    with pytest.raises(KafkaError) as caught:
-        connection.version_of(ApiKey.INIT_PRODUCER_ID)
-    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
-    connection.close()
+    with closing(connect(serve(older_broker))) as connection:
+        assert connection.version_of(ApiKey.METADATA, 12) == 9
+        assert ask(connection).cluster_id == "old"
+        with pytest.raises(KafkaError) as caught:
+            connection.version_of(ApiKey.INIT_PRODUCER_ID)
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize(
@@ -161,12 +159,12 @@ def test_nothing_listens() -> None:
 
 
 def test_a_request_that_cannot_be_sent(serve: Callable[[Answer], int]) -> None:
-    connection = connect(serve(older_broker))
-    connection._socket.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(KafkaError) as caught:
-        ask(connection)
-    assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
-    assert connection.is_closed
+    with closing(connect(serve(older_broker))) as connection:
+        connection._socket.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(KafkaError) as caught:
+            ask(connection)
+        assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+        assert connection.is_closed
 
 
 def test_a_socket_of_ones_own(kafka_broker: EmbeddedBroker) -> None:
@@ -185,8 +183,8 @@ def test_a_socket_of_ones_own(kafka_broker: EmbeddedBroker) -> None:
         connect_timeout_s=5,
         request_timeout_s=5,
     )
-    assert opened == [("secured", 9093)]
-    connection.close()
+    with closing(connection):
+        assert opened == [("secured", 9093)]
 
 
 def test_reasons() -> None:

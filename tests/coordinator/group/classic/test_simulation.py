@@ -13,8 +13,8 @@ from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.group.commits import commit, fetch
 from tests.coordinator.group.members import PARTITION_COUNT, ClientMember, settle
-from tests.coordinator.group.offsets.test_offsets import commit, fetch
 from tests.coordinator.simulation import LOG_ERRORS, World
 
 SEEDS = range(60)

@@ -14,7 +14,7 @@ from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequ
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import topology
 from tests.coordinator.simulation import Context, World
 

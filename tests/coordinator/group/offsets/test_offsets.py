@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
-from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode
@@ -17,103 +14,12 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from tests.coordinator.group.commits import Partition, Topic, ask, commit, fetch, fetch_all
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.simulation import Context, World
 
-Partition = OffsetCommitRequest.OffsetCommitRequestPartition
-Topic = OffsetCommitRequest.OffsetCommitRequestTopic
 HOUR_MS = 3_600_000
-
-
-def commit(
-    world: World,
-    offsets: dict[int, int],
-    *,
-    group: str = "g",
-    topic: str = "events",
-    topic_id: Uuid = bytes(16),
-    version: int = 9,
-    generation: int = -1,
-    member_id: str = "",
-    instance_id: str | None = None,
-    metadata: str | None = "",
-    retention_ms: int = -1,
-) -> dict[int, ErrorCode]:
-    request = OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        retention_time_ms=retention_ms,
-        topics=[
-            Topic(
-                name=topic,
-                topic_id=topic_id,
-                partitions=[
-                    Partition(
-                        partition_index=index,
-                        committed_offset=offset,
-                        committed_leader_epoch=3,
-                        committed_metadata=metadata,
-                    )
-                    for index, offset in offsets.items()
-                ],
-            )
-        ],
-    )
-    answer = world.answer(world.coordinator.offsets.commit(Context(version), request))
-    response = answer.value if isinstance(answer, Deferred) else answer
-    assert isinstance(response, OffsetCommitResponse)
-    return {p.partition_index: ErrorCode(p.error_code) for p in response.topics[0].partitions}
-
-
-def ask(
-    world: World,
-    topics: list[OffsetFetchRequest.OffsetFetchRequestTopics] | None,
-    *,
-    group: str = "g",
-    version: int = 9,
-    require_stable: bool = False,
-) -> OffsetFetchResponse | Deferred[OffsetFetchResponse]:
-    request = OffsetFetchRequest(
-        groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)],
-        require_stable=require_stable,
-    )
-    answer: Deferred[OffsetFetchResponse] = Deferred()
-
-    def steps() -> Iterator[Deferred[ErrorCode] | None]:
-        found = yield from world.coordinator.offsets.fetch(request, version, lambda count: True)
-        answer.resolve(found)
-
-    FairSlices(world.timers).begin(steps(), lambda failure: None)
-    return answer.value if answer.done else answer
-
-
-def fetch(
-    world: World, *indexes: int, topic: str = "events", group: str = "g"
-) -> dict[int, tuple[int, str]]:
-    wanted = OffsetFetchRequest.OffsetFetchRequestTopics(
-        name=topic, partition_indexes=list(indexes)
-    )
-    answer = ask(world, [wanted], group=group)
-    assert isinstance(answer, OffsetFetchResponse)
-    assert answer.groups[0].error_code == ErrorCode.NONE
-    return {
-        partition.partition_index: (partition.committed_offset, partition.metadata or "")
-        for partition in answer.groups[0].topics[0].partitions
-    }
-
-
-def fetch_all(world: World, *, version: int = 9) -> dict[tuple[str, int], int]:
-    answer = ask(world, None, version=version)
-    assert isinstance(answer, OffsetFetchResponse)
-    return {
-        (topic.name, partition.partition_index): partition.committed_offset
-        for topic in answer.groups[0].topics
-        for partition in topic.partitions
-    }
 
 
 @pytest.fixture

@@ -21,10 +21,7 @@ from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
-from kbroker.protocol.messages.groups import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-)
+from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.offsets import (
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -33,14 +30,14 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
+from tests.coordinator.group.commits import ask, commit, fetch
 from tests.coordinator.group.offset_transactions import (
     PRODUCER_EPOCH,
     commit_in_transaction,
     end_transaction,
     resolved_commit,
 )
-from tests.coordinator.group.offsets.test_offsets import ask, commit, fetch
-from tests.coordinator.group.share.test_groups import Shares
+from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.group.streams_members import settle as settle_streams
 from tests.coordinator.simulation import Context, World

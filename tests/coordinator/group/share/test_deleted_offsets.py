@@ -11,7 +11,7 @@ from kbroker.coordinator.group import share_service
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import DeleteShareGroupOffsetsRequest
-from tests.coordinator.group.share.test_groups import Shares, settle
+from tests.coordinator.group.share.shares import Shares, settle
 from tests.coordinator.simulation import Context
 
 UNKNOWN = 100

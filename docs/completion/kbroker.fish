@@ -1,0 +1,1 @@
+complete --command kbroker --no-files --arguments "(env _KBROKER_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) kbroker)" --condition "env _KBROKER_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) kbroker"

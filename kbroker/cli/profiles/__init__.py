@@ -1,0 +1,1 @@
+"""`kbroker profile`: clusters under names."""
