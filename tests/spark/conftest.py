@@ -1,14 +1,10 @@
-"""One Spark session for all tests of this folder, a broker for it to read, and what pyspark leaves
-behind.
-"""
+"""One Spark session for all tests of this folder, and a broker for it to read."""
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
-import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,23 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _numbers = itertools.count()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, None, None]:
-    """Collect what the tests of Spark left: pyspark does not close the sockets of `collect`, and
-    their warnings would fail the test that runs when the garbage collector finds them.
-    """
-    try:
-        return (yield)
-    finally:
-        is_spark = item.get_closest_marker("spark") is not None
-        if is_spark and (nextitem is None or nextitem.get_closest_marker("spark") is None):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ResourceWarning)
-                gc.collect()
 
 
 @pytest.fixture(scope="session")
