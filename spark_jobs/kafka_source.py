@@ -24,13 +24,15 @@ DEFAULT_RECORDS: Final = 1_000_000
 
 FEWEST_RECORDS: Final = 1_000
 
+BOOTSTRAP_OPTION: Final = Option(
+    "kafka.bootstrap.servers",
+    f"brokers (default: {DEFAULT_BOOTSTRAP})",
+    "HOST:PORT,...",
+    ("bootstrap-servers", "bootstrap-server"),
+)
+
 SOURCE_OPTIONS: Final = (
-    Option(
-        "kafka.bootstrap.servers",
-        f"brokers (default: {DEFAULT_BOOTSTRAP})",
-        "HOST:PORT,...",
-        ("bootstrap-servers", "bootstrap-server"),
-    ),
+    BOOTSTRAP_OPTION,
     Option("subscribe", "topic names, comma separated", "TOPICS", ("topics",)),
     Option(
         "subscribePattern",

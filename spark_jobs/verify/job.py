@@ -21,10 +21,10 @@ from kbroker.client.cluster import (
 from kbroker.protocol.errors import KafkaError
 
 from ..exactly_once.arrow_map import map_in_arrow
-from ..exactly_once.client import BlockingClient, ClusterAddress
 from ..exactly_once.errors import sink_error
-from ..exactly_once.token_log import list_offset
 from ..exactly_once.topics import describe_topic, target_topic
+from ..wire.client import BlockingClient, ClusterAddress
+from ..wire.offsets import list_offset
 from .compare import compare_partitions, compare_wholes, findings_of
 from .facts import Field, PartitionFacts
 from .frames import COLUMNS, FACTS_SCHEMA, FrameFacts, facts_rows
