@@ -20,6 +20,7 @@ from .archive.job import describe_check
 from .archive.options import ARCHIVE_OPTIONS, archive_options
 from .errors import JobError
 from .java import java_problem
+from .lag.options import LAG_OPTIONS, lag_options
 from .options import add_options, collect
 from .progress import Reporter, Style
 from .running import stop_on_signals
@@ -64,6 +65,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     _add_archive(jobs.add_parser("archive", help="topics to Parquet, each record once"))
     verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
     _add_verify(verified)
+    _add_lag(jobs.add_parser("lag", help="how far queries are behind, by partition"))
     checked = jobs.add_parser("check", help="what a start of a job would do, without a change")
     of_job = checked.add_subparsers(dest="checked_job", required=True, metavar="JOB")
     _add_archive(of_job.add_parser("archive", help="the start of archive"))
@@ -105,6 +107,16 @@ def _add_verify(job: argparse.ArgumentParser) -> None:
     job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
 
 
+def _add_lag(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "How far queries are behind: next offset, end, lag and the age of the first record that is "
+        "not read, by topic and partition. Without Spark; a query may run meanwhile."
+    )
+    job.allow_abbrev = False
+    add_options(job, LAG_OPTIONS)
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
+
+
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command line (sys.argv by default). Returns the exit code."""
     arguments, rest = parser(program).parse_known_args(argv)
@@ -124,6 +136,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return _bundle(arguments.path) if arguments.job == "bundle" else _spark_conf(arguments)
     if arguments.job == "verify":
         return _verify(arguments, collect(VERIFY_OPTIONS, arguments, rest))
+    if arguments.job == "lag":
+        return _lag(arguments, collect(LAG_OPTIONS, arguments, rest))
     values = collect(ARCHIVE_OPTIONS, arguments, rest)
     options = archive_options(values)
     if arguments.job == "check":
@@ -185,3 +199,11 @@ def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
             report = verify_job.verify_frame(spark, options, spark.read.parquet(absolute(path)))
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return report.exit_code
+
+
+def _lag(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .lag import job as lag_job  # which needs kbroker's client
+
+    report = lag_job.lag(lag_options(values))
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return 0

@@ -57,6 +57,12 @@ def test_damaged_offsets(query: Folder, content: str) -> None:
         batch_ends(query, 0)
 
 
+def test_several_sources(query: Folder) -> None:
+    """Those that are not Kafka's do not count; nor does one that has no offset yet."""
+    query.write("offsets/0", f'{BATCH}\n-\n5\n{{"logOffset":3}}\n{{"orders":{{"0":11}}}}'.encode())
+    assert batch_ends(query, 0) == {"orders": {0: 11, 1: 7}}
+
+
 def test_offsets_as_spark_writes_them() -> None:
     text = '{"a": {"0": 1, "10": 2}, "b": {"0": -2}}'
     assert format_offsets(parse_offsets(text)) == text
