@@ -113,16 +113,21 @@ def prepare_tokens_topic(client: BlockingClient, name: str) -> int:
         if not is_missing(error):
             raise sink_error(error, f"looking topic {name} up") from error
         _create(client, name)
+    check_tokens_policy(client, name)
+    try:
+        return client.retry(lambda: client.partition_count(name))
+    except KafkaError as error:
+        raise sink_error(error, f"looking topic {name} up") from error
+
+
+def check_tokens_policy(client: BlockingClient, name: str) -> None:
+    """Raises SinkError if the tokens of a topic would expire."""
     policy = describe_topic(client, name, ["cleanup.policy"]).get("cleanup.policy", "compact")
     if policy != "compact":
         raise SinkError(
             f"topic {name} has cleanup.policy={policy}, so that tokens of finished batches would "
             "be deleted and their batches written again: set cleanup.policy=compact"
         )
-    try:
-        return client.retry(lambda: client.partition_count(name))
-    except KafkaError as error:
-        raise sink_error(error, f"looking topic {name} up") from error
 
 
 def _create(client: BlockingClient, name: str) -> None:
