@@ -66,7 +66,7 @@ def batch_ends(query: Folder, batch_id: int) -> Offsets | None:
         if len(lines) < 3:
             raise ValueError("it has no sources")
         return merged(_source_offsets(line) for line in lines[2:])
-    except (ValueError, IndexError) as error:
+    except (ValueError, TypeError, IndexError) as error:
         raise JobError(
             f"{query}/offsets/{batch_id} is damaged ({error}): bring it back from a copy, or "
             "choose --resume-from output"
@@ -83,7 +83,8 @@ def _source_offsets(line: str) -> Offsets:
 
 def kafka_offsets(value: object) -> Offsets:
     """Offsets out of the JSON value that a source gives; empty unless it is one of Kafka's source:
-    others give numbers, or objects such as `{"logOffset": 3}`.
+    others give numbers, or objects such as `{"logOffset": 3}`. Raises TypeError for an offset that
+    is no number.
     """
     if not isinstance(value, dict) or not all(
         isinstance(each, dict) and all(map(str.isdecimal, each)) for each in value.values()

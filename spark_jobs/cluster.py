@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -103,11 +104,23 @@ def _run(coroutine: Coroutine[object, object, T]) -> T:
     from kbroker.protocol.errors import KafkaError
 
     try:
-        return asyncio.run(coroutine)
+        return _completed(coroutine)
     except TimeoutError as error:
         raise JobError(f"the cluster did not answer within {LOOK_TIMEOUT_S:g} s") from error
     except (StartupError, KafkaError) as error:
         raise JobError(str(error)) from error
+
+
+def _completed(coroutine: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end, in another thread if this one runs an event loop: a notebook's
+    does.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 async def _look(bootstrap_servers: str, subscription: Subscription, protocol: str) -> ClusterView:

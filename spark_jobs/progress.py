@@ -71,7 +71,10 @@ def _offsets(value: object) -> Offsets:
             value = json.loads(value)
         except ValueError:
             return {}
-    return kafka_offsets(value)
+    try:
+        return kafka_offsets(value)
+    except TypeError:
+        return {}
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ def sink_check(values: Mapping[str, str]) -> SinkCheck:
         raise JobError("give --topic and --queryName, as the sink has them")
     protocol = values.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise JobError(f"kafka.security.protocol {protocol}: check asks without TLS and SASL")
+        raise JobError(f"kafka.security.protocol {protocol}: check connects without TLS and SASL")
     return SinkCheck(
         values["queryName"],
         topics,

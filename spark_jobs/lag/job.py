@@ -6,6 +6,7 @@ It needs neither Spark nor Java, and changes nothing: a query may run meanwhile.
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from kbroker.protocol.errors import KafkaError
 
@@ -17,13 +18,15 @@ from .options import LagOptions
 from .queries import Position, checkpoint_positions
 from .report import LagReport
 
+RETRY_S: Final = 20.0
+
 
 def lag(options: LagOptions) -> LagReport:
     """Look at checkpoints, groups and topics. Raises JobError."""
     positions = [
         position for location in options.checkpoints for position in checkpoint_positions(location)
     ]
-    client = BlockingClient(ClusterAddress(options.bootstrap_servers))
+    client = BlockingClient(ClusterAddress(options.bootstrap_servers, retry_timeout_s=RETRY_S))
     try:
         positions += [
             Position("group", group, committed_offsets(client, group)) for group in options.groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from kbroker.client.cluster import READ_UNCOMMITTED, TopicPartition
@@ -120,7 +119,7 @@ def waiting_since_ms(client: BlockingClient, place: TopicPartition, offset: int)
     In a topic with LogAppendTime it is the time at which the broker appended it.
     """
     try:
-        data = client.retry(partial(fetch, client, place, offset, READ_UNCOMMITTED, ONE_BATCH))
+        data = fetch(client, place, offset, READ_UNCOMMITTED, ONE_BATCH)
         for header, batch in batches_of(data):
             if header.last_offset < offset:
                 continue

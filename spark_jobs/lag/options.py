@@ -35,7 +35,7 @@ def lag_options(values: Mapping[str, str]) -> LagOptions:
     """Options of a job's collected values. Raises JobError."""
     protocol = values.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise JobError(f"kafka.security.protocol {protocol}: lag asks without TLS and SASL")
+        raise JobError(f"kafka.security.protocol {protocol}: lag connects without TLS and SASL")
     options = LagOptions(
         _names(values.get("checkpointLocation", "")),
         _names(values.get("group", "")),

@@ -50,7 +50,10 @@ def test_a_commit_without_offsets(query: Folder) -> None:
         read_query_log(query)
 
 
-@pytest.mark.parametrize("content", ["", "v2\n{}\n{}", "v1\n{}", "v1\n{}\nnonsense", "v1\n{}\n[]"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "v2\n{}\n{}", "v1\n{}", "v1\n{}\nnonsense", "v1\n{}\n[]", 'v1\n{}\n{"t":{"0":null}}'],
+)
 def test_damaged_offsets(query: Folder, content: str) -> None:
     query.write("offsets/0", content.encode())
     with pytest.raises(JobError, match="offsets/0 is damaged"):

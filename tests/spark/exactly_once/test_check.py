@@ -146,5 +146,5 @@ def test_values() -> None:
     for values in ({"topic": "a"}, {"queryName": "q"}, {"topic": ",", "queryName": "q"}):
         with pytest.raises(JobError, match="give --topic and --queryName"):
             sink_check(values)
-    with pytest.raises(JobError, match="asks without TLS and SASL"):
+    with pytest.raises(JobError, match="connects without TLS and SASL"):
         sink_check({"topic": "a", "queryName": "q", "kafka.security.protocol": "SSL"})

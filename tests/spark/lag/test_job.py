@@ -30,7 +30,7 @@ def test_values() -> None:
     [
         ({}, "give --checkpoint"),
         ({"group": " , "}, "give --checkpoint"),
-        ({"group": "g", "kafka.security.protocol": "SSL"}, "asks without TLS and SASL"),
+        ({"group": "g", "kafka.security.protocol": "SSL"}, "connects without TLS and SASL"),
     ],
 )
 def test_values_that_cannot_be(values: dict[str, str], why: str) -> None:
