@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .cluster import ClusterView, Subscription
 from .errors import JobError
-from .options import Option, parse_boolean, parse_count, parse_size
+from .options import Option, parse_boolean, parse_count, parse_names, parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ def subscription(values: Mapping[str, str]) -> Subscription:
         raise JobError("give one of --subscribe (topics) and --subscribePattern")
     if pattern is not None:
         return Subscription(pattern=pattern)
-    names = tuple(dict.fromkeys(name.strip() for name in (topics or "").split(",") if name.strip()))
+    names = parse_names(topics or "")
     if not names:
         raise JobError("--subscribe names no topic")
     return Subscription(names)

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..errors import JobError
 from ..kafka_source import BOOTSTRAP_OPTION, DEFAULT_BOOTSTRAP
-from ..options import Option
+from ..options import Option, parse_names
 
 SINK_OPTIONS: Final = (
     BOOTSTRAP_OPTION,
@@ -32,8 +32,7 @@ class SinkCheck:
 
 def sink_check(values: Mapping[str, str]) -> SinkCheck:
     """Of a job's collected values. Raises JobError."""
-    names = dict.fromkeys(name.strip() for name in values.get("topic", "").split(","))
-    topics = tuple(name for name in names if name)
+    topics = parse_names(values.get("topic", ""))
     if not topics or not values.get("queryName"):
         raise JobError("give --topic and --queryName, as the sink has them")
     protocol = values.get("kafka.security.protocol", "PLAINTEXT")

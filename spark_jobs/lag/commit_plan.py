@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import TopicPartition
 
 from ..checkpoint import Offsets
 

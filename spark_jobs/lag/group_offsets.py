@@ -104,6 +104,7 @@ class GroupOffsets:
         if self._is_closing:
             raise JobError(f"the offsets of group {self.group} were closed: make new ones")
         self.check()
+        self._take_last()  # of the query that was followed before
         self._unlisten()
         self._spark, self._query, self._batch_id = spark, query, -1
         self._listener = listen(spark, self, run_id=str(query.runId))

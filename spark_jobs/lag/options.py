@@ -8,7 +8,7 @@ from typing import Final
 
 from ..errors import JobError
 from ..kafka_source import BOOTSTRAP_OPTION, DEFAULT_BOOTSTRAP
-from ..options import Option
+from ..options import Option, parse_names
 
 LAG_OPTIONS: Final = (
     BOOTSTRAP_OPTION,
@@ -37,14 +37,10 @@ def lag_options(values: Mapping[str, str]) -> LagOptions:
     if protocol.upper() != "PLAINTEXT":
         raise JobError(f"kafka.security.protocol {protocol}: lag connects without TLS and SASL")
     options = LagOptions(
-        _names(values.get("checkpointLocation", "")),
-        _names(values.get("group", "")),
+        parse_names(values.get("checkpointLocation", "")),
+        parse_names(values.get("group", "")),
         values.get("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP),
     )
     if not options.checkpoints and not options.groups:
         raise JobError("give --checkpoint (folders of queries), --group (consumer groups) or both")
     return options
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

@@ -10,9 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from kbroker.client.cluster import STALE_METADATA, StartupError, TopicPartition, parse_bootstrap
+from kbroker.client.cluster import (
+    STALE_METADATA,
+    ZERO_UUID,
+    StartupError,
+    TopicPartition,
+    Uuid,
+    parse_bootstrap,
+)
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from kbroker.client.cluster import GROUP_COORDINATOR
-from kbroker.model import TopicPartition
+from kbroker.client.cluster import GROUP_COORDINATOR, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,

@@ -9,10 +9,10 @@ from kbroker.client.cluster import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_UNCOMMITTED,
+    ZERO_UUID,
     TopicPartition,
     group_by_topic,
 )
-from kbroker.model import ZERO_UUID
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 

@@ -79,7 +79,7 @@ def test_in_a_notebook(closed_port: int) -> None:
     async def cell() -> None:
         look(f"127.0.0.1:{closed_port}", Subscription(("t",)), "PLAINTEXT")
 
-    with pytest.raises(JobError, match="^no broker answers: "):
+    with pytest.raises(JobError, match=r"^no broker answers: "):
         asyncio.run(cell())
 
 
