@@ -54,6 +54,9 @@ CODEC_FIELD: Final[Path] = ("compression_type",)
 FACTOR: Final = 20
 """A bomb unpacks to so many times the size of the other payloads."""
 
+KEPT_POINTS: Final = 5_000
+"""No more points of a push are kept."""
+
 _COMPRESSED: Final = (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD)
 _SEED: Final = 714
 
@@ -160,8 +163,10 @@ def _metrics(size: int) -> Mapping[str, bytes]:
     same = metrics_data(one * (size // len(one)))
     own_size = len(metric("metric.0000000", point(1.0)))
     sixteen = b"".join(attribute(f"label{number}", "v") for number in range(16))
+    three = b"".join(attribute(f"label{number}", "value") for number in range(3))
     labelled = metric("m", point(1.0, sixteen))
     many = size // (len(labelled) + 8)
+    fit = size // (len(metric("m", point(1.0, three))) + 8)
     noise = random.Random(_SEED).randbytes(size)
     varint = b"\xff" * 9 + b"\x01"
     return {
@@ -175,6 +180,9 @@ def _metrics(size: int) -> Mapping[str, bytes]:
         ),
         "points with 16 attributes": metrics_data(
             b"".join(metric(f"m{n}", point(1.0, sixteen)) for n in range(many))
+        ),
+        "points with three attributes": metrics_data(
+            b"".join(metric(f"m{n}", point(1.0, three)) for n in range(min(fit, KEPT_POINTS)))
         ),
         "smallest points": metrics_data(metric("m", b"\x0a\x00" * (size // 2))),
         "smallest attributes": metrics_data(metric("m", point(1.0, b"\x3a\x00" * (size // 2)))),

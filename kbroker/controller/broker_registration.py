@@ -9,6 +9,7 @@ not synced, so it leaves every ISR and ELR first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from kbroker.controller.brokers import clean_up_incarnation
 from kbroker.controller.decision_context import DecisionContext
@@ -21,6 +22,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import BrokerRegistrationRequest
 from kbroker.protocol.messages.metadata_records import RegisterBrokerRecord
 from kbroker.protocol.schema import Message
+
+MAX_LISTED: Final = 1000
+"""Listeners that a node may register, features, and directories. Its registration is one record,
+which every node replays at once. Kafka has no bound.
+"""
 
 Feature = BrokerRegistrationRequest.Feature
 
@@ -44,6 +50,7 @@ def register_broker(
     image = context.image
     old = image.brokers.get(request.broker_id)
     is_new_incarnation = old is None or old.incarnation_id != request.incarnation_id
+    check_counts(request.listeners, request.features, request.log_dirs)
     _check(image, request, may_replace=not (is_new_incarnation and has_valid_session))
     finalized = {**image.features, METADATA_VERSION: image.metadata_version}
     _check_features({**finalized, KRAFT_VERSION: kraft_version}, request.features)
@@ -83,6 +90,14 @@ def register_broker(
     return ControllerResult([*records, record], record.broker_epoch, atomic=False)
 
 
+def check_counts(*lists: Sequence[object]) -> None:
+    """Raises KafkaError(INVALID_REGISTRATION) for more than `MAX_LISTED` listeners, features or
+    directories.
+    """
+    if any(len(each) > MAX_LISTED for each in lists):
+        raise _invalid(f"A node registers at most {MAX_LISTED} listeners, features, or directories")
+
+
 def _check(image: MetadataImage, request: BrokerRegistrationRequest, *, may_replace: bool) -> None:
     """Raises KafkaError for the first reason not to register the broker, in Kafka's order."""
     if request.cluster_id != image.cluster_id:
@@ -116,8 +131,9 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
     if len(set(log_dirs)) < len(log_dirs):
         raise _invalid("Duplicate directory ID in request")
     for other_id, other in sorted(image.brokers.items()):
+        taken = frozenset(other.log_dirs if other_id != broker_id else ())
         for directory in log_dirs:
-            if other_id != broker_id and directory in other.log_dirs:
+            if directory in taken:
                 raise _invalid(
                     f"Broker {other_id} is already registered with directory "
                     f"{uuid_to_string(directory)}"

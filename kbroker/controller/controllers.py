@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.controller.broker_registration import check_counts
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import MetadataImage
@@ -28,6 +29,7 @@ def register_controller(
             ErrorCode.UNSUPPORTED_VERSION,
             "The current MetadataVersion is too old to support controller registrations.",
         )
+    check_counts(request.listeners, request.features)
     for each in request.listeners:
         if each.security_protocol not in SECURITY_PROTOCOLS:
             message = f"Unknown security protocol {each.security_protocol} in listener {each.name}"

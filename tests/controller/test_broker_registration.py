@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from kbroker.controller.broker_registration import MAX_LISTED
 from kbroker.controller.result import ControllerResult, at_once
 from kbroker.metadata.records import decode_record, record_version
 from kbroker.model import LOST_DIRECTORY
@@ -195,6 +196,16 @@ REFUSALS = [
         id="a kraft.version it does not know",
     ),
 ]
+
+
+@pytest.mark.parametrize("name", ["listeners", "features", "log_dirs"])
+def test_a_registration_of_very_many_items_is_refused(name: str) -> None:
+    """It would be one record, which every node encodes, decodes and replays in one turn."""
+    request = registration(1)
+    setattr(request, name, getattr(request, name)[:1] * (MAX_LISTED + 1))
+    with pytest.raises(KafkaError, match=f"at most {MAX_LISTED}") as caught:
+        register(Cluster(brokers=()), request)
+    assert caught.value.code is ErrorCode.INVALID_REGISTRATION
 
 
 @pytest.mark.parametrize(("change", "code", "message"), REFUSALS)

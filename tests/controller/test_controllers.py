@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.controller.broker_registration import MAX_LISTED
 from kbroker.controller.controllers import register_controller
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.features import REGISTRATION_LEVEL
@@ -81,6 +82,11 @@ def test_the_zookeeper_flag_of_old_controllers_is_not_kept() -> None:
         (
             REGISTRATION_LEVEL,
             [Listener(name="X", host="a", port=1, security_protocol=4)],
+            ErrorCode.INVALID_REGISTRATION,
+        ),
+        (
+            REGISTRATION_LEVEL,
+            [Listener(name=str(number), host="a", port=1) for number in range(MAX_LISTED + 1)],
             ErrorCode.INVALID_REGISTRATION,
         ),
     ],

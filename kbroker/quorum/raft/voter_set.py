@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.model import ZERO_UUID, Uuid, uuid_to_string
 
 SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
 """Lowest and highest kraft.version of this release."""
+
+MAX_ENDPOINTS: Final = 1000
+"""Of one node. More are refused: they would be in every set of voters."""
 
 
 E = TypeVar("E")
@@ -57,8 +61,9 @@ class VoterEndpoint:
 
     @classmethod
     def all_of(cls, endpoints: Iterable[EndpointFields]) -> tuple[VoterEndpoint, ...]:
-        """The endpoints of a message."""
-        return tuple(cls(each.name, each.host, each.port) for each in endpoints)
+        """The endpoints of a message, of too many one more than `MAX_ENDPOINTS`."""
+        some = islice(endpoints, MAX_ENDPOINTS + 1)
+        return tuple(cls(each.name, each.host, each.port) for each in some)
 
 
 class EndpointClass(Protocol[E_co]):
