@@ -74,8 +74,15 @@ class QuorumView(NamedTuple):
 class ControllerWorld(World):
     """A combined node. controller_port: of its controller listener."""
 
-    def __init__(self, host: str, port: int, *, controller_port: int = 0) -> None:
-        super().__init__(host, port, wide_partitions=WIDE_PARTITIONS)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        controller_port: int = 0,
+        wide_partitions: int = WIDE_PARTITIONS,
+    ) -> None:
+        super().__init__(host, port, wide_partitions=wide_partitions)
         self._host = host
         self._controller_port = controller_port
 
@@ -137,7 +144,7 @@ class ControllerWorld(World):
                     offset, epoch = header.last_offset + 1, header.partition_leader_epoch
                     if header.is_control:
                         continue
-                    for record in iter_records(data, position, header):
+                    for record in iter_records(data[position:], header):
                         decoded = decode_record(bytes(record.value or b""))
                         if isinstance(decoded, RegisterBrokerRecord):
                             found.append((decoded, record.offset))
@@ -178,7 +185,7 @@ class ControllerWorld(World):
             0: [quorum],
             ApiKey.VOTE: [quorum, later],
             ApiKey.BEGIN_QUORUM_EPOCH: [quorum, later],
-            ApiKey.END_QUORUM_EPOCH: [later, own],
+            ApiKey.END_QUORUM_EPOCH: [quorum, later],
             ApiKey.FETCH: [quorum, observer],
             ApiKey.FETCH_SNAPSHOT: [quorum, observer],
             ApiKey.BROKER_REGISTRATION: [new, own],

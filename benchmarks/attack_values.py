@@ -283,6 +283,8 @@ _VALUES: Final[dict[Any, Callable[[Names], Any]]] = {
     "previous_broker_epoch": _always(-1),
     "incarnation_id": _always(OTHER_DIRECTORY_ID),
     "log_dirs": lambda names: names.directory_id,
+    "offline_log_dirs": _always(OTHER_DIRECTORY_ID),
+    "cordoned_log_dirs": lambda names: names.directory_id,
     ("features", "name"): _always("metadata.version"),
     ("features", "min_supported_version"): _always(7),
     ("features", "max_supported_version"): _always(100),

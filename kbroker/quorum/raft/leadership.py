@@ -32,11 +32,11 @@ from kbroker.quorum.raft.messages import (
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
 from kbroker.quorum.raft.voter_set import (
-    MAX_ENDPOINTS,
     EndpointFields,
     ReplicaKey,
     Voter,
     VoterEndpoint,
+    are_usable,
 )
 
 MAX_SUCCESSORS: Final = 1000
@@ -282,11 +282,7 @@ class Leadership:
         if leader.leader_epoch < quorum.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         told = VoterEndpoint.all_of(endpoints)
-        if (
-            leader.leader_id < 0
-            or leader.leader_epoch > MAX_TOLD_EPOCH
-            or len(told) > MAX_ENDPOINTS
-        ):
+        if leader.leader_id < 0 or leader.leader_epoch > MAX_TOLD_EPOCH or not are_usable(told):
             return ErrorCode.INVALID_REQUEST
         listeners = told or quorum.endpoints_of(leader.leader_id)
         quorum.maybe_transition(leader.leader_epoch, leader.leader_id, listeners, now_ms)

@@ -47,6 +47,10 @@ def add(node_id: int, **fields: object) -> AddRaftVoterRequest:
     return AddRaftVoterRequest(**(values | fields))  # type: ignore[arg-type]  # fields of the request
 
 
+def listener(name: str = LISTENER, host: str = "host") -> AddRaftVoterRequest.Listener:
+    return AddRaftVoterRequest.Listener(name=name, host=host, port=9003)
+
+
 def remove(node_id: int, **fields: object) -> RemoveRaftVoterRequest:
     values: dict[str, object] = {
         "cluster_id": "cluster",
@@ -93,6 +97,9 @@ def test_a_voter_is_added_and_counts() -> None:
         (add(3, voter_directory_id=bytes(16)), ErrorCode.INVALID_REQUEST),
         (add(3, listeners=[]), ErrorCode.INVALID_REQUEST),
         (add(3, listeners=add(3).listeners * (MAX_ENDPOINTS + 1)), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=[listener(host="x" * 256)]), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=[listener(host="a\0b")]), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=[listener(), listener(name="\n")]), ErrorCode.INVALID_REQUEST),
         (add(2), ErrorCode.DUPLICATE_VOTER),
         (remove(3), ErrorCode.VOTER_NOT_FOUND),
         (remove(2, voter_directory_id=b"x" * 16), ErrorCode.VOTER_NOT_FOUND),
