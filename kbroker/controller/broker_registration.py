@@ -9,12 +9,15 @@ not synced, so it leaves every ISR and ELR first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from kbroker.controller.brokers import clean_up_incarnation
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
-from kbroker.controller.result import ControllerResult, DecisionSteps
+from kbroker.controller.result import (
+    ControllerResult,
+    DecisionSteps,
+    check_registration_size,
+)
 from kbroker.metadata.features import KRAFT_VERSION
 from kbroker.metadata.image import METADATA_VERSION, MetadataImage
 from kbroker.model import Uuid, is_reserved_uuid, uuid_to_string
@@ -22,11 +25,6 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import BrokerRegistrationRequest
 from kbroker.protocol.messages.metadata_records import RegisterBrokerRecord
 from kbroker.protocol.schema import Message
-
-MAX_LISTED: Final = 1000
-"""Listeners that a node may register, features, and directories. Its registration is one record,
-which every node replays at once. Kafka has no bound.
-"""
 
 Feature = BrokerRegistrationRequest.Feature
 
@@ -50,7 +48,7 @@ def register_broker(
     image = context.image
     old = image.brokers.get(request.broker_id)
     is_new_incarnation = old is None or old.incarnation_id != request.incarnation_id
-    check_counts(request.listeners, request.features, request.log_dirs)
+    check_registration_size(request.listeners, request.features, request.log_dirs)
     _check(image, request, may_replace=not (is_new_incarnation and has_valid_session))
     finalized = {**image.features, METADATA_VERSION: image.metadata_version}
     _check_features({**finalized, KRAFT_VERSION: kraft_version}, request.features)
@@ -88,14 +86,6 @@ def register_broker(
         record.broker_epoch = old.epoch
         record.fenced, record.in_controlled_shutdown = old.fenced, old.in_controlled_shutdown
     return ControllerResult([*records, record], record.broker_epoch, atomic=False)
-
-
-def check_counts(*lists: Sequence[object]) -> None:
-    """Raises KafkaError(INVALID_REGISTRATION) for more than `MAX_LISTED` listeners, features or
-    directories.
-    """
-    if any(len(each) > MAX_LISTED for each in lists):
-        raise _invalid(f"A node registers at most {MAX_LISTED} listeners, features, or directories")
 
 
 def _check(image: MetadataImage, request: BrokerRegistrationRequest, *, may_replace: bool) -> None:

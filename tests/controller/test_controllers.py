@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.controller.broker_registration import MAX_LISTED
 from kbroker.controller.controllers import register_controller
+from kbroker.controller.result import MAX_REGISTERED_ITEMS
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import ControllerRegistration, Endpoint, MetadataImage
@@ -86,7 +86,7 @@ def test_the_zookeeper_flag_of_old_controllers_is_not_kept() -> None:
         ),
         (
             REGISTRATION_LEVEL,
-            [Listener(name=str(number), host="a", port=1) for number in range(MAX_LISTED + 1)],
+            [Listener(name="X", host="a", port=1)] * (MAX_REGISTERED_ITEMS + 1),
             ErrorCode.INVALID_REGISTRATION,
         ),
     ],
