@@ -234,12 +234,15 @@ def end(epoch: int, successors: int) -> EndQuorumEpochRequest:
         pytest.param(begin(2**31 - 1), id="the last epoch"),
         pytest.param(begin(MAX_TOLD_EPOCH + 1), id="an epoch that leaves no room"),
         pytest.param(begin(10, MAX_ENDPOINTS + 1), id="very many endpoints"),
+        pytest.param(begin(1), id="an epoch that has another leader"),
+        pytest.param(end(1, 1), id="an epoch that another leader cannot end"),
         pytest.param(end(10, MAX_SUCCESSORS + 1), id="very many successors"),
     ],
 )
 def test_a_leader_that_tells_too_much_is_not_followed(request_: RaftRequest) -> None:
     replica = Replicas(1)[1]
     before = replica.node.quorum.epoch
+    assert before == 1
     assert told(replica, request_) == ErrorCode.INVALID_REQUEST
     assert (replica.state, replica.node.quorum.epoch) == ("Leader", before)
 
