@@ -28,7 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 LONG_FILES: Final = (
     "spark/test_archive.py",
     "cluster/test_rounds.py",
-    "spark/exactly_once/test_sink.py",
+    "exactly_once/test_sink.py",
     "sim/test_replication.py",
     "clients/test_broker_cluster.py",
     "clients/test_share_groups.py",
@@ -36,7 +36,7 @@ LONG_FILES: Final = (
     "clients/test_controller_listener.py",
     "clients/test_quota_admin.py",
     "clients/test_config_command.py",
-    "spark/exactly_once/test_kills.py",
+    "exactly_once/test_kills.py",
     "spark/test_kafka_source.py",
     "e2e/test_transaction_versions.py",
     "node/test_garbage.py",
