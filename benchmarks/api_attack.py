@@ -1,16 +1,19 @@
 """An attack over every API that kbroker announces: the largest, most repeated, most distinct and
 most lying bodies its schema allows, and what the broker's other clients notice.
 
-    python -m benchmarks.api_attack [--api NAME ...] [--size BYTES] [--versions all] [--write]
+    python -m benchmarks.api_attack [--api NAME ...] [--listener broker|controller] [--size BYTES]
+        [--versions all] [--write]
     python -m benchmarks.api_attack --bootstrap HOST:PORT --seconds N [--seed S]
 
-The first form starts a broker with default settings on a prepared directory for each API and
-version, sends every generated request (`attack_bodies`) on a connection of its own, and prints a
-table: the worst request of each API by the longest turn of the broker's loop, and the peak memory.
-What counts is CPU of the loop's thread, which hardly depends on what else the machine does. Goal:
-no turn of 50 ms. An attack above it is repeated twice, each time on a fresh broker, and the median
-of the three counts: a virtual machine's CPU contains what its host does, but work that a request
-orders takes its time each time. All are printed. `--write` puts the table into docs/attack.md.
+The first form starts a node on a prepared directory for each API and version (`attack_scenes`: a
+broker with default settings, one with telemetry of clients, the controller listener of a combined
+node; a fresh node also after an attack that changed the metadata quorum), sends every generated
+request (`attack_bodies`) on a connection of its own, and prints a table: the worst request of each
+API by the longest turn of the loop, and the peak memory. What counts is CPU of the loop's thread,
+which hardly depends on what else the machine does. Goal: no turn of 50 ms. An attack above it is
+repeated twice, each time on a fresh node, and the median of the three counts: a virtual machine's
+CPU contains what its host does, but work that a request orders takes its time each time. All are
+printed. `--write` puts the table into docs/attack.md.
 
 The second form attacks a broker that runs already, one request at a time in random order, for use
 beside honest clients (`under_attack`).
@@ -30,14 +33,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import attack_records
-from benchmarks.attack_bodies import Attack, Generator, name_of, versions_attacked
+from benchmarks.attack_bodies import Attack, name_of, versions_attacked
 from benchmarks.attack_measure import Arena, Outcome
+from benchmarks.attack_scenes import BROKER, CONTROLLER, Api, Scene, chosen
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import World
 from kbroker.protocol.apis import ApiKey
-from kbroker.server.api_handler import ApiHandler
-from kbroker.server.handlers import all_handlers
 
 GOAL_S: Final = 0.050
 TRIES: Final = 3
@@ -56,54 +57,43 @@ RESTORED: Final = frozenset({
 RESTORED_KINDS: Final = frozenset({"valid", "repeated", "distinct"})
 
 
-def handlers(names: Sequence[str]) -> list[ApiHandler]:
-    """Those of these APIs, as Kafka's schemas spell them, or of all; by API key."""
-    found = sorted(all_handlers(), key=lambda handler: handler.api_key)
-    wanted = {name.lower() for name in names}
-    unknown = wanted - {name_of(handler.api_key).lower() for handler in found}
-    if unknown:
-        raise SystemExit(f"no API is called {', '.join(sorted(unknown))}")
-    return [
-        handler for handler in found if not wanted or name_of(handler.api_key).lower() in wanted
-    ]
-
-
 def attacks(
-    handler: ApiHandler,
+    scene: Scene,
+    api: Api,
     version: int,
     worlds: dict[int, Sequence[Names]],
     size: int,
     most_worlds: int | None = None,
 ) -> Iterator[Attack]:
     """All of one version of an API."""
-    names = (worlds.get(handler.api_key) or worlds[0])[:most_worlds]
-    generator = Generator(handler.api_key, version, names, size, attack_records.payloads)
-    return generator.attacks()
+    names = (worlds.get(api.api_key) or worlds[0])[:most_worlds]
+    return scene.generator(api, version, names, size).attacks()
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> tuple[str, bool]:
     """Every attack; the table, whose rows are printed one by one, and whether the goal was met."""
-    arena = Arena(folder)
-    arena.prepare()
     table, is_met = HEAD, True
-    try:
-        for handler in handlers(arguments.api):
-            outcomes: list[Outcome] = []
-            for version in versions_attacked(
-                handler.min_version, handler.max_version, arguments.versions
-            ):
-                outcomes += attack_version(arena, handler, version, arguments)
-            if outcomes:
-                table += row(outcomes)
-                print(row(outcomes), end="", flush=True)
-                is_met = is_met and all(outcome.cpu_s < GOAL_S for outcome in outcomes)
-    finally:
-        arena.stop()
+    for number, (scene, apis) in enumerate(chosen(arguments.listener, arguments.api)):
+        arena = Arena(folder / str(number), scene)
+        arena.prepare()
+        try:
+            for api in apis:
+                outcomes: list[Outcome] = []
+                for version in versions_attacked(
+                    api.min_version, api.max_version, arguments.versions
+                ):
+                    outcomes += attack_version(arena, scene, api, version, arguments)
+                if outcomes:
+                    table += row(scene, outcomes)
+                    print(row(scene, outcomes), end="", flush=True)
+                    is_met = is_met and all(outcome.cpu_s < GOAL_S for outcome in outcomes)
+        finally:
+            arena.stop()
     return table, is_met
 
 
 def attack_version(
-    arena: Arena, handler: ApiHandler, version: int, arguments: argparse.Namespace
+    arena: Arena, scene: Scene, api: Api, version: int, arguments: argparse.Namespace
 ) -> list[Outcome]:
     """The outcome of each attack on one version of an API."""
     outcomes: list[Outcome] = []
@@ -114,7 +104,9 @@ def attack_version(
     while True:
         if found is None:  # made anew with each broker, for names change
             arena.start()
-            found = list(attacks(handler, version, arena.worlds, arguments.size, arguments.worlds))
+            found = list(
+                attacks(scene, api, version, arena.worlds, arguments.size, arguments.worlds)
+            )
         if done == len(found):
             break
         attack = found[done]
@@ -133,21 +125,18 @@ def attack_version(
                 continue
             outcomes.append(sorted(tried, key=lambda each: each.cpu_s)[TRIES // 2])
             tried.clear()
-        if not arena.is_stuck and not arena.broker.running():
-            print(f"THE BROKER ENDED: {attack.kind} {attack.detail}", flush=True)
+        if not arena.broker.running():
+            print(f"THE NODE ENDED: {attack.kind} {attack.detail}", flush=True)
             found = None
         elif (
             arena.is_stuck
+            or arena.has_changed
             or outcome.surprises
-            or (
-                handler.api_key in RESTORED
-                and outcome.answer_bytes
-                and attack.kind in RESTORED_KINDS
-            )
+            or (api.api_key in RESTORED and outcome.answer_bytes and attack.kind in RESTORED_KINDS)
         ):
             found = None
     print(
-        f"# {name_of(handler.api_key)} v{version}: {len(outcomes)} attacks,"
+        f"# {scene.title(api.api_key)} v{version}: {len(outcomes)} attacks,"
         f" {time.monotonic() - began:.0f} s",
         flush=True,
     )
@@ -175,14 +164,14 @@ HEAD: Final = (
 )
 
 
-def row(own: Sequence[Outcome]) -> str:
+def row(scene: Scene, own: Sequence[Outcome]) -> str:
     """Of one API: its worst attack, and the most memory any took."""
     worst = max(own, key=lambda outcome: outcome.cpu_s)
     attack = worst.attack
-    versions = sorted({outcome.attack.version for outcome in own})
+    versions = ", ".join(map(str, sorted({outcome.attack.version for outcome in own})))
     told = f"v{attack.version} {attack.kind}: {attack.detail}".replace("|", "\\|")
     return (
-        f"| {int(attack.api_key)} | {name_of(attack.api_key)} | {', '.join(map(str, versions))} |"
+        f"| {int(attack.api_key)} | {scene.title(attack.api_key)} | {versions} |"
         f" {len(own)} | {told} | {worst.cpu_s * 1000:.0f} | {worst.wait_s * 1000:.0f} |"
         f" {max(each.peak_bytes for each in own) / 1e6:.1f} | {worst.answer} |\n"
     )
@@ -205,14 +194,14 @@ def attack_running(bootstrap: str, seconds: float, seed: int, size: int, pause_s
     world.prepare()
     worlds = world.join()
     source = random.Random(seed)
-    every = handlers([])
+    (scene, every), *_ = chosen(BROKER, [])
     deadline = time.monotonic() + seconds
     counts: Counter[str] = Counter()
     number = 0
     while time.monotonic() < deadline:
-        handler = source.choice(every)
-        version = source.choice([handler.min_version, handler.max_version])
-        found = list(attacks(handler, version, worlds, size))
+        api = source.choice(every)
+        version = source.choice([api.min_version, api.max_version])
+        found = list(attacks(scene, api, version, worlds, size))
         for attack in source.sample(found, min(8, len(found))):
             number += 1
             counts[send(host, int(port), attack.frame(number))] += 1
@@ -254,6 +243,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--api", nargs="+", default=[], help="as Kafka spells them, such as Fetch")
+    parser.add_argument("--listener", choices=[BROKER, CONTROLLER], help="both unless given")
     parser.add_argument("--kind", nargs="+", default=[], help="such as repeated or lying")
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--versions", choices=["ends", "all", "highest"], default="ends")
@@ -268,6 +258,10 @@ def main() -> int:
         return attack_running(
             arguments.bootstrap, arguments.seconds, arguments.seed, arguments.size, arguments.pause
         )
+    try:
+        chosen(arguments.listener, arguments.api)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     folder = Path(tempfile.mkdtemp(prefix="kbroker-attack-"))
     try:
         table, is_met = measure(arguments, folder)

@@ -4,40 +4,24 @@ For every array of the request: the same valid element as often as fits, distinc
 numbers, and the smallest element the schema allows. For every string and bytes field: one huge
 value, and regular expressions, subscriptions and assignments where such are read. For every length
 and every tagged section: claims that are not true. For every number: its extremes. Where records
-are carried, the payloads of `attack_records`.
+are carried, the payloads of `attack_records`; what else a request carries is made by `Payloads`.
 
-The neighbours are `attack_values` (what is valid) and `api_attack` (sends and measures).
+The neighbours are `attack_values` (what is valid), `attack_writer` (writes a body) and `api_attack`
+(sends and measures).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from benchmarks.attack_values import (
-    DISTINCT_INTS,
-    EMPTY_ARRAYS,
-    FIXED_STRINGS,
-    INT32_MAX,
-    Names,
-    Path,
-    valid_value,
-)
-from kbroker.protocol.apis import ApiKey, api_info, request_class, request_header_version
+from benchmarks.attack_values import DISTINCT_INTS, INT32_MAX, Names, Path
+from benchmarks.attack_writer import INTS, Plan, Writer
+from kbroker.protocol.apis import api_info, request_class, request_header_version
 from kbroker.protocol.primitives import unsigned_varint
 from kbroker.protocol.schema import Field, Request, Struct
-
-NAME_MARK: Final = b"~name~~"
-NUMBER_MARK: Final = 0x5B5C5D5E
-UUID_MARK: Final = b"~uuid~~uuid~~uu~"
-MAX_INT16_STRING: Final = 32767
-
-_INTS: Final = {
-    "int8": ("b", 8), "int16": ("h", 16), "int32": ("i", 32), "int64": ("q", 64),
-    "uint16": ("H", 16), "uint32": ("I", 32), "boolean": ("?", 1), "float64": ("d", 64),
-}  # fmt: skip
 
 TOPIC_FIELDS: Final = (
     "topic", "topic_id", "topic_name", "topic_names", "name", "subscribed_topic_names",
@@ -77,180 +61,6 @@ class Attack(NamedTuple):
         return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is done to a request. blown: the array that is filled up to size. fill: how: "same",
-    "names", "numbers" (below `modulus`) or "smallest". values: in place of valid ones, by path.
-    claims: lengths to state, by path. nulls: whether other nullable arrays are null. tags: bytes in
-    place of the tagged section of the structs at these paths. headroom: bytes of zeros behind it.
-    """
-
-    size: int = 0
-    blown: Path | None = None
-    fill: str = "same"
-    modulus: int = 1 << 31
-    values: Mapping[Path, Any] = field(default_factory=dict)
-    claims: Mapping[Path, int] = field(default_factory=dict)
-    tags: Mapping[Path, bytes] = field(default_factory=dict)
-    nulls: bool = False
-
-
-class Writer:
-    """Writes the body of one request as a plan says."""
-
-    def __init__(self, request: type[Request], version: int, names: Names, plan: Plan) -> None:
-        self._request = request
-        self._version = version
-        self._names = names
-        self._plan = plan
-        self._is_marking = False
-        self._is_smallest = False
-
-    def body(self) -> bytes:
-        """Of the whole request."""
-        return self._struct(self._request, ())
-
-    def _struct(self, kind: type[Struct], path: Path) -> bytes:
-        out = bytearray()
-        for each in kind.FIELDS:
-            if self._version not in each.versions or self._version in each.tagged:
-                continue
-            out += self._field(each, (*path, each.name))
-        if self._version in self._request.FLEXIBLE:
-            out += self._plan.tags.get(path, b"\0")
-        return bytes(out)
-
-    def _field(self, each: Field, path: Path) -> bytes:
-        if each.type_name == "struct":
-            return self._struct_field(each, path)
-        if each.type_name == "array":
-            return self._array(each, path)
-        return self._primitive(each.type_name, each, path)
-
-    def _struct_field(self, each: Field, path: Path) -> bytes:
-        if self._version not in each.nullable:
-            return self._struct(each.struct, path)
-        if self._is_smallest or (
-            not self._leads_to_plan(path)
-            and self._request.API_KEY != ApiKey.STREAMS_GROUP_HEARTBEAT
-        ):
-            return b"\xff"
-        return b"\1" + self._struct(each.struct, path)
-
-    def _leads_to_plan(self, path: Path) -> bool:
-        plan = self._plan
-        wanted = [*plan.values, *plan.claims, *plan.tags]
-        if plan.blown is not None:
-            wanted.append(plan.blown)
-        return any(each[: len(path)] == path for each in wanted)
-
-    def _is_compact(self, each: Field) -> bool:
-        flexible = self._request.FLEXIBLE if each.flexible is None else each.flexible
-        return self._version in flexible
-
-    def _length(self, count: int, each: Field, path: Path, *, short: bool = False) -> bytes:
-        count = self._plan.claims.get(path, count)
-        if self._is_compact(each):
-            return unsigned_varint((count + 1) & 0xFFFFFFFF)
-        if short:
-            return struct.pack(">h", max(-32768, min(count, MAX_INT16_STRING)))
-        return struct.pack(">i", count)
-
-    def _array(self, each: Field, path: Path) -> bytes:
-        plan = self._plan
-        if path == plan.blown:
-            return self._blown_array(each, path)
-        if self._version in each.nullable and plan.nulls and not self._leads_to_plan(path):
-            return b"\0" if self._is_compact(each) else b"\xff\xff\xff\xff"
-        if self._is_smallest or self._is_left_empty(path):
-            return self._length(0, each, path)
-        return self._length(1, each, path) + self._element(each, path)
-
-    def _is_left_empty(self, path: Path) -> bool:
-        """Whether a valid request has no element here, and the plan asks for none."""
-        key = (self._request.API_KEY, path[-1])
-        return key in EMPTY_ARRAYS and not self._leads_to_plan(path)
-
-    def _element(self, each: Field, path: Path) -> bytes:
-        if each.element == "struct":
-            return self._struct(each.struct, path)
-        return self._primitive(each.element, each, path)
-
-    def _blown_array(self, each: Field, path: Path) -> bytes:
-        fill = self._plan.fill
-        self._is_marking = fill in ("names", "numbers")
-        self._is_smallest = fill == "smallest"
-        element = self._element(each, path)
-        self._is_marking = self._is_smallest = False
-        count = max(1, self._plan.size // len(element))
-        if fill in ("same", "smallest"):
-            content = element * count
-        else:
-            content = b"".join(distinct(element, count, self._plan.modulus))
-        return self._length(count, each, path) + content
-
-    def _primitive(self, kind: str, each: Field, path: Path) -> bytes:
-        value = self._value(kind, each, path)
-        if kind == "uuid":
-            return bytes(value)
-        if kind in _INTS:
-            return struct.pack(">" + _INTS[kind][0], value)
-        is_short = kind == "string"
-        if value is None:
-            if self._version in each.nullable:
-                return self._length(-1, each, path, short=is_short)
-            value = "" if is_short else b""
-        data = value.encode() if isinstance(value, str) else value
-        if is_short and not self._is_compact(each):
-            data = data[:MAX_INT16_STRING]
-        return self._length(len(data), each, path, short=is_short) + data
-
-    def _value(self, kind: str, each: Field, path: Path) -> Any:
-        plan, name = self._plan, path[-1]
-        if path in plan.values:
-            return plan.values[path]
-        if self._is_smallest:
-            is_nullable = each.type_name != "array" and self._version in each.nullable
-            if is_nullable and kind in ("string", "records"):
-                return None
-            return {"uuid": bytes(16), "string": "", "bytes": b"", "records": b""}.get(kind, 0)
-        if self._is_marking:
-            if plan.fill == "names" and kind == "string" and name not in FIXED_STRINGS:
-                return NAME_MARK.decode()
-            if plan.fill == "names" and kind == "uuid":
-                return UUID_MARK
-            if kind == "int32" and name in DISTINCT_INTS:
-                return NUMBER_MARK
-        return valid_value(self._request.API_KEY, path, each, self._names)
-
-
-def distinct(element: bytes, count: int, modulus: int) -> Iterator[bytes]:
-    """The element with its marks replaced by running numbers."""
-    number_mark = NUMBER_MARK.to_bytes(4, "big")
-    pieces: list[bytes] = [element]
-    kinds: list[str] = []
-    for mark, kind in ((NAME_MARK, "name"), (UUID_MARK, "uuid"), (number_mark, "number")):
-        split: list[bytes] = []
-        split_kinds: list[str] = []
-        for place, piece in enumerate(pieces):
-            parts = piece.split(mark)
-            split += parts
-            split_kinds += [kind] * (len(parts) - 1)
-            if place < len(kinds):
-                split_kinds.append(kinds[place])
-        pieces, kinds = split, split_kinds
-    for number in range(count):
-        values = {
-            "name": b"n%06d" % number,
-            "uuid": b"uuid" + number.to_bytes(12, "big"),
-            "number": (number % modulus).to_bytes(4, "big"),
-        }
-        out = pieces[0]
-        for kind, piece in zip(kinds, pieces[1:], strict=True):
-            out += values[kind] + piece
-        yield out
-
-
 class Place(NamedTuple):
     """A field somewhere in a request."""
 
@@ -263,13 +73,19 @@ class Place(NamedTuple):
         return ".".join(self.path)
 
 
-def places(request: type[Request], version: int) -> list[Place]:
-    """All fields of a version of a request, but tagged ones, outermost first."""
+Payloads = Callable[[Names, int], Iterator[tuple[str, Callable[[], Mapping[Path, Any]]]]]
+"""By name, what makes the values of the fields that are attacked together; given what exists and a
+size in bytes.
+"""
+
+
+def places(request: type[Request], version: int, *, tagged: bool = False) -> list[Place]:
+    """All fields of a version of a request, outermost first. tagged: also tagged ones."""
     found: list[Place] = []
 
     def walk(kind: type[Struct], path: Path) -> None:
         for each in kind.FIELDS:
-            if version not in each.versions or version in each.tagged:
+            if version not in each.versions or (version in each.tagged and not tagged):
                 continue
             own = (*path, each.name)
             found.append(Place(own, each))
@@ -282,7 +98,8 @@ def places(request: type[Request], version: int) -> list[Place]:
 
 class Generator:
     """The attacks on one version of an API. worlds: what exists; the first one is used where it
-    does not matter. payloads: record payloads by name, each for a list of worlds.
+    does not matter. payloads: record payloads by name, each for a list of worlds. extra: payloads
+    of other fields. tagged: whether tagged fields are attacked one by one.
     """
 
     def __init__(
@@ -292,6 +109,9 @@ class Generator:
         worlds: Sequence[Names],
         size: int,
         payloads: Callable[[int, int], Mapping[str, bytes]] | None = None,
+        extra: Payloads | None = None,
+        *,
+        tagged: bool = False,
     ) -> None:
         self._api_key = api_key
         self._version = version
@@ -299,16 +119,21 @@ class Generator:
         self._worlds = worlds
         self._size = size
         self._payloads = payloads
-        self._places = places(self._request, version)
+        self._extra = extra
+        self._places = places(self._request, version, tagged=tagged)
 
     def attacks(self) -> Iterator[Attack]:
         """All of them."""
         yield self._attack("valid", "one of each", Plan())
+        for names in self._relevant_worlds():
+            if names.case:
+                yield self._attack("valid", names.label, Plan(), names)
         yield from self._repeated()
         yield from self._large()
         yield from self._lying()
         yield from self._extremes()
         yield from self._records()
+        yield from self._other_payloads()
 
     def _attack(self, kind: str, detail: str, plan: Plan, names: Names | None = None) -> Attack:
         writer = Writer(self._request, self._version, names or self._worlds[0], plan)
@@ -325,6 +150,7 @@ class Generator:
                 (names.topic,) if self._has(*TOPIC_FIELDS) else (),
                 (names.group, names.member_id) if self._has(*GROUP_FIELDS) else (),
                 (names.resource_type, names.resource_name) if self._has("resource_name") else (),
+                names.case,
             )  # fmt: skip
             seen.setdefault(key, names)
         return list(seen.values())
@@ -439,9 +265,9 @@ class Generator:
     def _extremes(self) -> Iterator[Attack]:
         for place in self._places:
             kind = place.field.element or place.field.type_name
-            if kind not in _INTS or kind in ("boolean", "float64"):
+            if kind not in INTS or kind in ("boolean", "float64"):
                 continue
-            bits = _INTS[kind][1]
+            bits = INTS[kind][1]
             low, high = -(1 << bits - 1), (1 << bits - 1) - 1
             if kind.startswith("u"):
                 low, high = 0, (1 << bits) - 1
@@ -458,6 +284,20 @@ class Generator:
                     plan = Plan(values={place.path: payload})
                     for names in self._relevant_worlds():
                         yield self._attack("records", f"{name} ({names.label})", plan, names)
+
+    def _other_payloads(self) -> Iterator[Attack]:
+        if self._extra is None:
+            return
+        for name, make in self._extra(self._worlds[0], self._size):
+            yield Attack(
+                self._api_key,
+                self._version,
+                "payload",
+                name,
+                lambda make=make: Writer(  # type: ignore[misc]  # bound now
+                    self._request, self._version, self._worlds[0], Plan(values=make())
+                ).body(),
+            )
 
 
 def versions_attacked(low: int, high: int, which: str) -> list[int]:

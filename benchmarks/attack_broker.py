@@ -18,12 +18,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kbroker.__main__ import main
 from kbroker.node.node import Broker
+from kbroker.server.dispatch import Dispatcher
 
 LOOK_S: Final = 0.002
 OVERDUE_S: Final = 0.02
@@ -44,7 +46,8 @@ ACCOUNT_BYTES: Final = _STACKS_AT + STACKS_BYTES
 class LoopFigures(NamedTuple):
     """Since the last reset, in seconds. longest_cpu_s: the most CPU the loop's thread used between
     two looks. longest_stall_s: the longest delay of a look, without the time in which the thread
-    was ready and had no processor. cpu_s: all CPU of the thread. surprises: since the start.
+    was ready and had no processor. cpu_s: all CPU of the thread. surprises: since the start, on
+    listeners of either type.
     """
 
     order: int
@@ -88,10 +91,10 @@ class LoopAccount:
 
 
 class _Probe:
-    def __init__(self, broker: Broker, path: Path) -> None:
+    def __init__(self, dispatchers: Sequence[Dispatcher[Any]], path: Path) -> None:
         with path.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), ACCOUNT_BYTES)
-        self._broker = broker
+        self._dispatchers = dispatchers
         self._loop = asyncio.get_running_loop()
         own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._schedstat = own.open("rb")
@@ -137,7 +140,8 @@ class _Probe:
             self._begin()
         _RESULT.pack_into(
             self._shared, _RESULT_AT, self._order, self._longest_cpu, self._longest_stall,
-            cpu - self._first_cpu, self._looks, self._broker.dispatcher.surprises,
+            cpu - self._first_cpu, self._looks,
+            sum(dispatcher.surprises for dispatcher in self._dispatchers),
         )  # fmt: skip
         self._plan()
 
@@ -165,12 +169,18 @@ def _stack_of(frame: FrameType | None) -> str:
 
 def watch(path: Path) -> None:
     """Keep the account of every broker that this process starts from now on."""
-    start = Broker.start
+    start, make = Broker.start, Dispatcher.__init__
+    dispatchers: list[Dispatcher[Any]] = []
+
+    def made(self: Dispatcher[Any], *values: Any, **named: Any) -> None:
+        make(self, *values, **named)
+        dispatchers.append(self)
 
     async def started(self: Broker) -> None:
         await start(self)
-        _Probe(self, path)
+        _Probe(dispatchers, path)
 
+    Dispatcher.__init__ = made  # type: ignore[method-assign]
     Broker.start = started  # type: ignore[method-assign]
 
 

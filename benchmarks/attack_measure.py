@@ -21,8 +21,10 @@ from typing import Final
 
 from benchmarks.attack_bodies import Attack
 from benchmarks.attack_broker import LoopAccount, LoopFigures
+from benchmarks.attack_controllers import ControllerWorld, QuorumView
+from benchmarks.attack_scenes import Scene, free_port
 from benchmarks.attack_values import Names
-from benchmarks.attack_world import PROPERTIES, World, first_error
+from benchmarks.attack_world import World, first_error
 from kbroker.protocol.apis import response_class
 from kbroker.protocol.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -31,6 +33,9 @@ from kbroker.testing.process import BrokerProcess
 
 ANSWER_S: Final = 20.0
 """An answer that takes longer is given up."""
+
+START_S: Final = 300.0
+"""A node may take so long to start while others use the machine."""
 
 GIVEN_UP_CPU_S: Final = 5.0
 """A loop that computes for longer and does not look at its account is taken to be stuck."""
@@ -115,10 +120,14 @@ class Prober:
 
 
 class Arena:
-    """A broker on a copy of a prepared directory. with_account: measure its loop."""
+    """A node on a copy of a prepared directory. scene: its settings, and what it has."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, scene: Scene) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._scene = scene
+        self._controller_port = free_port() if scene.has_controller_listener else 0
+        self._properties = scene.properties(self._controller_port)
+        self._quorum: QuorumView | None = None
         self._base = folder / "base"
         self._data = folder / "data"
         self._account_path = folder / "account"
@@ -130,6 +139,8 @@ class Arena:
         self.worlds: dict[int, Sequence[Names]] = {}
         self.is_stuck = False
         """The last attack holds the loop still: another broker is needed."""
+        self.has_changed = False
+        """The metadata quorum is not as it was before: another node is needed."""
         self.log = folder / "broker.log"
 
     @property
@@ -140,27 +151,34 @@ class Arena:
 
     def prepare(self) -> None:
         """Make the directory that every broker begins with."""
-        with BrokerProcess(self._base, overrides=PROPERTIES) as broker:
-            world = World(broker.host, broker.port)
+        with BrokerProcess(
+            self._base, overrides=self._properties, start_timeout_s=START_S
+        ) as broker:
+            world = self._scene.world(broker.host, broker.port, self._controller_port)
             world.prepare()
             world.close()
 
     def start(self) -> None:
         """A fresh broker."""
         self.stop()
-        self.is_stuck = False
+        self.is_stuck = self.has_changed = False
         shutil.rmtree(self._data, ignore_errors=True)
         shutil.copytree(self._base, self._data)
         self._account = LoopAccount(self._account_path)
         self._broker = BrokerProcess(
             self._data,
-            overrides=PROPERTIES,
+            overrides=self._properties,
             log=self.log,
+            start_timeout_s=START_S,
             command=(sys.executable, "-m", "benchmarks.attack_broker", str(self._account_path)),
         )
         self._broker.start()
-        self._world = World(self._broker.host, self._broker.port)
+        host, port = self._broker.host, self._broker.port
+        self._world = self._scene.world(host, port, self._controller_port)
         self.worlds = self._world.join()
+        self._quorum = None
+        if isinstance(self._world, ControllerWorld):
+            self._quorum = self._world.state()
         self._prober = Prober(self._broker.host, self._broker.port)
         self._settle()
 
@@ -198,11 +216,17 @@ class Arena:
         if self.is_stuck:
             cpu_s = max(cpu_s, GIVEN_UP_CPU_S)
             figures = figures._replace(longest_cpu_s=cpu_s, longest_stall_s=cpu_s, cpu_s=cpu_s)
+        wait_s = self._prober.take()
+        self.has_changed = not self.is_stuck and self._needs_another_node(attack.api_key)
         return Outcome(
             attack, len(frame), answer, size, figures.longest_cpu_s, figures.longest_stall_s,
-            figures.cpu_s, self._prober.take(), peak_bytes(broker.pid) - before,
+            figures.cpu_s, wait_s, peak_bytes(broker.pid) - before,
             figures.surprises, self._account.stacks(),
         )  # fmt: skip
+
+    def _needs_another_node(self, api_key: int) -> bool:
+        world = self._world
+        return isinstance(world, ControllerWorld) and world.has_changed(self._quorum, api_key)
 
     def _next_look(self) -> tuple[LoopFigures, bool]:
         """The account after the loop's next look; whether the broker has used `GIVEN_UP_CPU_S`
@@ -219,9 +243,8 @@ class Arena:
 
     def _send(self, attack: Attack, frame: bytes) -> tuple[str, int]:
         """What is answered, in words, and its size."""
-        with socket.create_connection(
-            (self.broker.host, self.broker.port), timeout=5
-        ) as connection:
+        port = self._controller_port or self.broker.port
+        with socket.create_connection((self.broker.host, port), timeout=5) as connection:
             connection.settimeout(ANSWER_S)
             try:
                 connection.sendall(frame)
@@ -283,11 +306,11 @@ def _has_none(attack: Attack) -> bool:
 
 
 def peak_bytes(pid: int) -> int:
-    """The largest resident set since the last reset."""
+    """The largest resident set since the last reset; 0 of a process that has ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no VmHWM of process {pid}")
+    return 0
 
 
 def error_in(attack: Attack, frame: memoryview) -> str:

@@ -27,6 +27,15 @@ INT32_MAX: Final = 2**31 - 1
 CONSUMER_RESOURCE: Final = 2
 """ConfigResource.Type of a topic."""
 
+OTHER_NODE_ID: Final = 99
+OTHER_DIRECTORY_ID: Final = b"another director"
+"""Of a node that is not in the cluster."""
+
+DESCRIBE_QUORUM_FRAME: Final = (
+    b"\0\x37\0\2\0\0\0\1\0\6attack\0\2\x13__cluster_metadata\2\0\0\0\0\0\0\0"
+)
+"""DescribeQuorum v2 with its header, without its length: what an Envelope may carry."""
+
 RECORD_TIMESTAMP: Final = 1_700_000_000_000
 """Of the first record of every topic that `attack_world` fills."""
 
@@ -34,7 +43,10 @@ RECORD_TIMESTAMP: Final = 1_700_000_000_000
 @dataclass(frozen=True)
 class Names:
     """Things that exist on the broker. partitions: of the topic. resource_type and resource_name:
-    what the configuration APIs name.
+    what the configuration APIs name. case: not empty for names that every API is attacked with, not
+    only where topic, group or resource differ. From cluster_id on: what only controllers are told,
+    and clients that push telemetry. quorum_epoch: of the metadata quorum; leader_epoch and
+    partition_epoch: of the topic's partitions.
     """
 
     label: str
@@ -52,6 +64,22 @@ class Names:
     log_directory: str = "/nowhere"
     node_id: int = 1
     validate_only: bool = True
+    case: str = ""
+    cluster_id: str | None = None
+    quorum_epoch: int = -1
+    last_fetched_epoch: int = -1
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    broker_epoch: int = -1
+    replica_id: int = -1
+    directory_id: bytes = ZERO_UUID
+    voter_directory_id: bytes = ZERO_UUID
+    log_end_offset: int = 0
+    leader_id: int = 1
+    port: int = 9093
+    wants_shut_down: bool = False
+    client_instance_id: bytes = ZERO_UUID
+    subscription_id: int = 0
 
 
 def subscription(names: Names) -> bytes:
@@ -135,15 +163,15 @@ _VALUES: Final[dict[Any, Callable[[Names], Any]]] = {
     "acks": _always(1),
     "timeout_ms": _always(1000),
     "records": small_batch,
-    "replica_id": _always(-1),
+    "replica_id": lambda names: names.replica_id,
     "replica_epoch": _always(-1),
     "max_bytes": _always(INT32_MAX),
     "partition_max_bytes": _always(INT32_MAX),
     "session_epoch": _always(-1),
-    "current_leader_epoch": _always(-1),
-    "last_fetched_epoch": _always(-1),
+    "current_leader_epoch": lambda names: names.quorum_epoch,
+    "last_fetched_epoch": lambda names: names.last_fetched_epoch,
     "log_start_offset": _always(-1),
-    "cluster_id": _always(None),
+    "cluster_id": lambda names: names.cluster_id,
     "rack_id": _always(""),
     "max_records": _always(1000),
     "batch_size": _always(1000),
@@ -228,15 +256,60 @@ _VALUES: Final[dict[Any, Callable[[Names], Any]]] = {
     "permission_type": _always(3),
     "client_software_name": _always("attack"),
     "client_software_version": _always("1"),
+    # the metadata quorum
+    "voter_id": lambda names: names.node_id,
+    "voter_directory_id": lambda names: names.voter_directory_id,
+    "replica_directory_id": lambda names: names.voter_directory_id,
+    (int(ApiKey.VOTE), "replica_id"): _always(OTHER_NODE_ID),
+    (int(ApiKey.VOTE), "replica_epoch"): lambda names: names.quorum_epoch,
+    (int(ApiKey.VOTE), "last_offset"): lambda names: names.log_end_offset,
+    "candidate_id": _always(OTHER_NODE_ID),
+    "candidate_directory_id": _always(OTHER_DIRECTORY_ID),
+    "preferred_successors": _always(OTHER_NODE_ID),
+    "leader_id": lambda names: names.leader_id,
+    (int(ApiKey.BEGIN_QUORUM_EPOCH), "leader_epoch"): lambda names: names.quorum_epoch,
+    (int(ApiKey.END_QUORUM_EPOCH), "leader_epoch"): lambda names: names.quorum_epoch,
+    ("listeners", "name"): _always("CONTROLLER"),
+    ("leader_endpoints", "name"): _always("CONTROLLER"),
+    ("listeners", "host"): _always("127.0.0.1"),
+    ("leader_endpoints", "host"): _always("127.0.0.1"),
+    ("listeners", "port"): lambda names: names.port,
+    ("leader_endpoints", "port"): lambda names: names.port,
+    ("k_raft_version_feature", "max_supported_version"): _always(1),
+    # brokers and controllers of a cluster
+    "broker_id": lambda names: names.node_id,
+    "controller_id": lambda names: names.node_id,
+    "broker_epoch": lambda names: names.broker_epoch,
+    "previous_broker_epoch": _always(-1),
+    "incarnation_id": _always(OTHER_DIRECTORY_ID),
+    "log_dirs": lambda names: names.directory_id,
+    "offline_log_dirs": _always(OTHER_DIRECTORY_ID),
+    "cordoned_log_dirs": lambda names: names.directory_id,
+    ("features", "name"): _always("metadata.version"),
+    ("features", "min_supported_version"): _always(7),
+    ("features", "max_supported_version"): _always(100),
+    "current_metadata_offset": lambda names: names.log_end_offset,
+    "want_shut_down": lambda names: names.wants_shut_down,
+    (int(ApiKey.ALTER_PARTITION), "leader_epoch"): lambda names: names.leader_epoch,
+    "partition_epoch": lambda names: names.partition_epoch,
+    "new_isr": lambda names: names.node_id,
+    ("directories", "id"): lambda names: names.directory_id,
+    # telemetry of clients
+    "client_instance_id": lambda names: names.client_instance_id,
+    "subscription_id": lambda names: names.subscription_id,
+    # forwarded requests
+    "client_host_address": _always(bytes((127, 0, 0, 1))),
+    "request_principal": _always(b"\0\0\5User\nANONYMOUS\0\0"),
+    "request_data": _always(DESCRIBE_QUORUM_FRAME),
 }
 """By (API key, field), (enclosing field, field) or field."""
 
 
 DISTINCT_INTS: Final = frozenset({
     "index", "partition", "partition_index", "partition_indexes", "partitions", "broker_ids",
-    "replicas",
+    "replicas", "broker_id", "new_isr", "candidate_id", "preferred_successors",
 })  # fmt: skip
-"""Numbers that name a partition or a broker."""
+"""Numbers that name a partition, a broker or a voter."""
 
 EMPTY_ARRAYS: Final = frozenset({
     (int(ApiKey.FETCH), "forgotten_topics_data"),

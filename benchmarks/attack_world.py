@@ -82,10 +82,10 @@ class World:
         """End the connection; members stay until their session ends."""
         self._connection.close()
 
-    def _call(self, message: Message, version: int) -> Any:
+    def _call(self, message: Message, version: int, client_id: str = "wire") -> Any:
         """Send until the answer has no retriable error."""
         for _ in range(RETRIES):
-            answer: Any = call(self._connection, message, version)
+            answer: Any = call(self._connection, message, version, client_id)
             if first_error(answer) not in _RETRIABLE:
                 return answer
             time.sleep(0.05)

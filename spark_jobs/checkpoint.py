@@ -2,12 +2,14 @@
 offsets.
 
 `offsets/N` fixes the end offsets of batch N before the batch runs, `commits/N` follows it. The
-files' form is that of Spark 2.1 and later: `v1`, a line of batch metadata, a line per source.
+files' form is that of Spark 2.1 and later: `v1`, a line of batch metadata, a line per source, `-`
+for one that has no offset yet.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import JobError
@@ -51,8 +53,8 @@ def read_query_log(query: Folder) -> QueryLog:
 
 
 def batch_ends(query: Folder, batch_id: int) -> Offsets | None:
-    """The end offsets (exclusive) of a planned batch; None if Spark has not planned it, or has
-    purged it. Raises JobError if the file cannot be understood.
+    """The end offsets (exclusive) of a planned batch, of all its Kafka sources; None if Spark has
+    not planned it, or has purged it. Raises JobError if the file cannot be understood.
     """
     content = query.read(f"offsets/{batch_id}")
     if content is None:
@@ -61,12 +63,47 @@ def batch_ends(query: Folder, batch_id: int) -> Offsets | None:
     try:
         if lines[0] != "v1":
             raise ValueError(f"version {lines[0]}")
-        return parse_offsets(lines[2])
-    except (ValueError, IndexError, AttributeError) as error:
+        if len(lines) < 3:
+            raise ValueError("it has no sources")
+        return merged(_source_offsets(line) for line in lines[2:])
+    except (ValueError, TypeError, IndexError) as error:
         raise JobError(
             f"{query}/offsets/{batch_id} is damaged ({error}): bring it back from a copy, or "
             "choose --resume-from output"
         ) from error
+
+
+def _source_offsets(line: str) -> Offsets:
+    """Of one source; empty for one that is not Kafka's, or has no offset yet. Raises ValueError."""
+    value = None if line == "-" else json.loads(line)
+    if value is not None and not isinstance(value, dict | int):
+        raise ValueError(f"{line[:40]!r} is no offset")
+    return kafka_offsets(value)
+
+
+def kafka_offsets(value: object) -> Offsets:
+    """Offsets out of the JSON value that a source gives; empty unless it is one of Kafka's source:
+    others give numbers, or objects such as `{"logOffset": 3}`. Raises TypeError for an offset that
+    is no number.
+    """
+    if not isinstance(value, dict) or not all(
+        isinstance(each, dict) and all(map(str.isdecimal, each)) for each in value.values()
+    ):
+        return {}
+    return parse_offsets(json.dumps(value))
+
+
+def merged(sources: Iterable[Offsets]) -> Offsets:
+    """The offsets of several sources. Of a partition that two of them read, the lower one: up to
+    there both have read.
+    """
+    found: Offsets = {}
+    for offsets in sources:
+        for topic, partitions in offsets.items():
+            known = found.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                known[partition] = min(offset, known.get(partition, offset))
+    return found
 
 
 def parse_offsets(text: str) -> Offsets:

@@ -19,7 +19,9 @@ from . import archive, bundle, spark_conf
 from .archive.job import describe_check
 from .archive.options import ARCHIVE_OPTIONS, archive_options
 from .errors import JobError
+from .exactly_once.options import SINK_OPTIONS, sink_check
 from .java import java_problem
+from .lag.options import LAG_OPTIONS, lag_options
 from .options import add_options, collect
 from .progress import Reporter, Style
 from .running import stop_on_signals
@@ -64,9 +66,12 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     _add_archive(jobs.add_parser("archive", help="topics to Parquet, each record once"))
     verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
     _add_verify(verified)
+    _add_lag(jobs.add_parser("lag", help="how far queries are behind, by partition"))
     checked = jobs.add_parser("check", help="what a start of a job would do, without a change")
     of_job = checked.add_subparsers(dest="checked_job", required=True, metavar="JOB")
     _add_archive(of_job.add_parser("archive", help="the start of archive"))
+    _add_verify(of_job.add_parser("verify", help="what verify would read"))
+    _add_sink(of_job.add_parser("kafka-sink", help="the start of a query with kafka_sink"))
     bundled = jobs.add_parser("bundle", help="write the pack as a zip for spark-submit --py-files")
     bundled.add_argument("path", nargs="?", default=bundle.DEFAULT_NAME)
     conf = jobs.add_parser(
@@ -105,6 +110,25 @@ def _add_verify(job: argparse.ArgumentParser) -> None:
     job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
 
 
+def _add_lag(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "How far queries are behind: next offset, end, lag and the age of the first record that is "
+        "not read, by topic and partition. Without Spark; a query may run meanwhile."
+    )
+    job.allow_abbrev = False
+    add_options(job, LAG_OPTIONS)
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
+
+
+def _add_sink(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "Topics, the topic of tokens, the checkpoint and the group of a query that writes with "
+        "kafka_sink: whether they fit together, and which batch is next. Exit code 2 if not."
+    )
+    job.allow_abbrev = False
+    add_options(job, SINK_OPTIONS)
+
+
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command line (sys.argv by default). Returns the exit code."""
     arguments, rest = parser(program).parse_known_args(argv)
@@ -124,12 +148,26 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return _bundle(arguments.path) if arguments.job == "bundle" else _spark_conf(arguments)
     if arguments.job == "verify":
         return _verify(arguments, collect(VERIFY_OPTIONS, arguments, rest))
-    values = collect(ARCHIVE_OPTIONS, arguments, rest)
-    options = archive_options(values)
+    if arguments.job == "lag":
+        return _lag(arguments, collect(LAG_OPTIONS, arguments, rest))
     if arguments.job == "check":
-        print(describe_check(options))
+        print(_checked(arguments, rest))
         return 0
-    return _archive(arguments, options, _session_settings(arguments, values))
+    values = collect(ARCHIVE_OPTIONS, arguments, rest)
+    return _archive(arguments, archive_options(values), _session_settings(arguments, values))
+
+
+def _checked(arguments: argparse.Namespace, rest: list[str]) -> str:
+    """What the start of a job would do, in one line."""
+    if arguments.checked_job == "archive":
+        return describe_check(archive_options(collect(ARCHIVE_OPTIONS, arguments, rest)))
+    if arguments.checked_job == "verify":
+        from .verify import job as verify_job  # which needs kbroker's client
+
+        return verify_job.describe_check(*verify_options(collect(VERIFY_OPTIONS, arguments, rest)))
+    from .exactly_once.check import describe_sink_check  # as above
+
+    return describe_sink_check(sink_check(collect(SINK_OPTIONS, arguments, rest)))
 
 
 def _session_settings(arguments: argparse.Namespace, values: Mapping[str, str]) -> dict[str, str]:
@@ -185,3 +223,11 @@ def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
             report = verify_job.verify_frame(spark, options, spark.read.parquet(absolute(path)))
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return report.exit_code
+
+
+def _lag(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .lag import job as lag_job  # which needs kbroker's client
+
+    report = lag_job.lag(lag_options(values))
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return 0

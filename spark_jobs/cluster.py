@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -79,7 +80,23 @@ def look(bootstrap_servers: str, subscription: Subscription, protocol: str) -> C
 
 def group_offsets(bootstrap_servers: str, group: str, topics: Topics) -> Offsets:
     """What a consumer group has committed for these topics. Raises JobError if it is nothing."""
-    return _run(_group_offsets(bootstrap_servers, group, topics))
+    from kbroker.protocol.errors import KafkaError
+
+    from .wire.client import BlockingClient, ClusterAddress
+    from .wire.groups import committed_offsets
+
+    client = BlockingClient(ClusterAddress(bootstrap_servers, retry_timeout_s=LOOK_TIMEOUT_S))
+    try:
+        found = committed_offsets(
+            client, group, {name: facts.latest for name, facts in topics.items()}
+        )
+    except KafkaError as error:
+        raise JobError(str(error)) from error
+    finally:
+        client.close()
+    if not found:
+        raise JobError(f"group {group} has committed no offsets of {', '.join(topics)}")
+    return found
 
 
 def _run(coroutine: Coroutine[object, object, T]) -> T:
@@ -87,11 +104,23 @@ def _run(coroutine: Coroutine[object, object, T]) -> T:
     from kbroker.protocol.errors import KafkaError
 
     try:
-        return asyncio.run(coroutine)
+        return _completed(coroutine)
     except TimeoutError as error:
         raise JobError(f"the cluster did not answer within {LOOK_TIMEOUT_S:g} s") from error
     except (StartupError, KafkaError) as error:
         raise JobError(str(error)) from error
+
+
+def _completed(coroutine: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end, in another thread if this one runs an event loop: a notebook's
+    does.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 async def _look(bootstrap_servers: str, subscription: Subscription, protocol: str) -> ClusterView:
@@ -252,40 +281,3 @@ async def _record_bytes(client: Client, topics: Topics) -> float | None:
         for partition, end in facts.latest.items()
     )
     return size_bytes / records if size_bytes and records else None
-
-
-async def _group_offsets(bootstrap_servers: str, group: str, topics: Topics) -> Offsets:
-    from kbroker.client.cluster import Client, check
-    from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
-
-    wanted = [
-        OffsetFetchRequest.OffsetFetchRequestTopic(
-            name=name, partition_indexes=sorted(facts.latest)
-        )
-        for name, facts in topics.items()
-    ]
-    request = OffsetFetchRequest(group_id=group, topics=wanted, require_stable=True)
-    async with asyncio.timeout(LOOK_TIMEOUT_S), Client(bootstrap_servers) as client:
-
-        async def fetch() -> OffsetFetchResponse:
-            response = await client.to_coordinator(
-                group, request, OffsetFetchResponse, max_version=7
-            )
-            check(response.error_code, f"group {group}")
-            for topic in response.topics:
-                for partition in topic.partitions:
-                    check(partition.error_code, f"group {group}")
-            return response
-
-        response = await client.retry(fetch)
-    found = {
-        topic.name: {
-            partition.partition_index: partition.committed_offset
-            for partition in topic.partitions
-            if partition.committed_offset >= 0
-        }
-        for topic in response.topics
-    }
-    if not any(found.values()):
-        raise JobError(f"group {group} has committed no offsets of {', '.join(topics)}")
-    return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .cluster import ClusterView, Subscription
 from .errors import JobError
-from .options import Option, parse_boolean, parse_count, parse_size
+from .options import Option, parse_boolean, parse_count, parse_names, parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,13 +24,15 @@ DEFAULT_RECORDS: Final = 1_000_000
 
 FEWEST_RECORDS: Final = 1_000
 
+BOOTSTRAP_OPTION: Final = Option(
+    "kafka.bootstrap.servers",
+    f"brokers (default: {DEFAULT_BOOTSTRAP})",
+    "HOST:PORT,...",
+    ("bootstrap-servers", "bootstrap-server"),
+)
+
 SOURCE_OPTIONS: Final = (
-    Option(
-        "kafka.bootstrap.servers",
-        f"brokers (default: {DEFAULT_BOOTSTRAP})",
-        "HOST:PORT,...",
-        ("bootstrap-servers", "bootstrap-server"),
-    ),
+    BOOTSTRAP_OPTION,
     Option("subscribe", "topic names, comma separated", "TOPICS", ("topics",)),
     Option(
         "subscribePattern",
@@ -96,7 +98,7 @@ def subscription(values: Mapping[str, str]) -> Subscription:
         raise JobError("give one of --subscribe (topics) and --subscribePattern")
     if pattern is not None:
         return Subscription(pattern=pattern)
-    names = tuple(dict.fromkeys(name.strip() for name in (topics or "").split(",") if name.strip()))
+    names = parse_names(topics or "")
     if not names:
         raise JobError("--subscribe names no topic")
     return Subscription(names)

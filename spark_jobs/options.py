@@ -236,6 +236,11 @@ def parse_size(text: str) -> int:
     return int(match[1]) << (10 * " kmgt".index(match[2].lower() or " "))
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """`a, b,a` to (a, b)."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
 def parse_count(text: str) -> int:
     """A positive number. Raises ValueError."""
     if not text.isdecimal() or not int(text):

@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
-from .checkpoint import Offsets, parse_offsets
+from .checkpoint import Offsets, kafka_offsets, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,11 +43,11 @@ class BatchProgress:
 
 def parse_progress(entry: Mapping[str, Any]) -> BatchProgress:
     """A batch out of Spark's JSON of a query's progress."""
-    end: Offsets = {}
+    ends = []
     lag = 0
     for source in entry.get("sources", ()):
         reached, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        end.update(reached)
+        ends.append(reached)
         lag += sum(
             max(0, offset - reached.get(topic, {}).get(partition, 0))
             for topic, offsets in latest.items()
@@ -60,14 +60,21 @@ def parse_progress(entry: Mapping[str, Any]) -> BatchProgress:
         rows_per_second=float(rate) if isinstance(rate, int | float) else 0.0,
         lag=lag,
         duration_ms=int(entry.get("durationMs", {}).get("triggerExecution", 0)),
-        end=end,
+        end=merged(ends),
     )
 
 
 def _offsets(value: object) -> Offsets:
+    """Of a source, empty unless it is Kafka's: some versions of Spark give its JSON as a text."""
     if isinstance(value, str):
-        return parse_offsets(value)
-    return parse_offsets(json.dumps(value)) if isinstance(value, dict) else {}
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    try:
+        return kafka_offsets(value)
+    except TypeError:
+        return {}
 
 
 @dataclass(slots=True)
@@ -167,6 +174,9 @@ class Progress:
         self.totals.add(batch)
         self._reporter.show(self._name, batch, self.totals.files)
 
+    def idle(self) -> None:
+        """Nothing to count."""
+
     def ended(self) -> None:
         """No batch follows."""
         self._ended.set()
@@ -177,9 +187,33 @@ class Progress:
         self._reporter.end()
 
 
-def listen(spark: SparkSession, progress: Progress, query_name: str) -> StreamingQueryListener:
-    """Have a session tell `progress` of the query of that name; to be removed at its end with
+class Watcher(Protocol):
+    """What is told of a query, in Spark's listener thread: it must not take long."""
+
+    def batch(self, entry: Mapping[str, Any]) -> None:
+        """A batch was committed. entry: Spark's JSON of the query's progress."""
+        ...
+
+    def idle(self) -> None:
+        """There was nothing to read for some seconds."""
+        ...
+
+    def ended(self) -> None:
+        """No batch follows."""
+        ...
+
+
+def listen(
+    spark: SparkSession,
+    watcher: Watcher,
+    *,
+    query_name: str | None = None,
+    run_id: str | None = None,
+) -> StreamingQueryListener:
+    """Have a session tell a watcher of one query; to be removed at its end with
     `spark.streams.removeListener`.
+
+    query_name: of a query that will be started. run_id: of one that runs.
     """
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -191,22 +225,23 @@ def listen(spark: SparkSession, progress: Progress, query_name: str) -> Streamin
 
     class Listener(StreamingQueryListener):
         def __init__(self) -> None:
-            self._run_id: object = None
+            self._run_id = run_id
 
         def onQueryStarted(self, event: QueryStartedEvent) -> None:
-            if event.name == query_name:
-                self._run_id = event.runId
+            if query_name is not None and event.name == query_name:
+                self._run_id = str(event.runId)
 
         def onQueryProgress(self, event: QueryProgressEvent) -> None:
-            if event.progress.runId == self._run_id:
-                progress.batch(json.loads(event.progress.json))
+            if str(event.progress.runId) == self._run_id:
+                watcher.batch(json.loads(event.progress.json))
 
         def onQueryIdle(self, event: QueryIdleEvent) -> None:
-            """Nothing to count."""
+            if str(event.runId) == self._run_id:
+                watcher.idle()
 
         def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-            if event.runId == self._run_id:
-                progress.ended()
+            if str(event.runId) == self._run_id:
+                watcher.ended()
 
     listener = Listener()
     spark.streams.addListener(listener)

@@ -75,8 +75,8 @@ def _check(
             "recreated",
             topic,
             f"partition {first} of topic {topic} ends at offset {now.latest[first]}, before "
-            f"{offsets[first]}, where the next batch begins: the topic was created again or lost "
-            "its end",
+            f"{offsets[first]}, the next offset to read: the topic was created again or lost its "
+            "end",
             sum(now.latest[partition] - now.earliest[partition] for partition in beyond),
         )
     lost = sum(max(0, now.earliest[partition] - next_) for partition, next_ in offsets.items())
@@ -84,8 +84,8 @@ def _check(
         return Finding(
             "truncated",
             topic,
-            f"topic {topic} was truncated: {counted(lost, 'offset')} behind the last batch were "
-            "deleted before they were read",
+            f"topic {topic} was truncated: {counted(lost, 'offset')} "
+            f"{'was' if lost == 1 else 'were'} deleted unread",
             lost,
         )
     return None

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from kbroker.broker.client_telemetry import ClientTelemetry, TelemetryClient
-from kbroker.broker.telemetry_series import TelemetrySeries
+from kbroker.broker.telemetry_series import TelemetrySeries, series_points
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import Uuid
@@ -26,7 +26,7 @@ from kbroker.protocol.messages.telemetry import (
     PushTelemetryRequest,
     PushTelemetryResponse,
 )
-from kbroker.protocol.otlp import MetricPoint, read_points
+from kbroker.protocol.otlp import read_points
 from kbroker.settings.keys import ResourceType
 
 logger = logging.getLogger(__name__)
@@ -76,8 +76,9 @@ class SeriesReceiver:
 
     def export(self, push: TelemetryPush) -> Callable[[], None]:
         """See TelemetryReceiver."""
-        points: list[MetricPoint] = list(islice(read_points(push.data), MAX_POINTS))
-        return lambda: self._series.take(push.instance_id, push.client.client_id, points)
+        points, refused = series_points(islice(read_points(push.data), MAX_POINTS))
+        client_id = push.client.client_id
+        return lambda: self._series.take(push.instance_id, client_id, points, refused)
 
 
 class Telemetry:

@@ -5,7 +5,7 @@ value of each, of a delta the sum since the client came. Those of a client go wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -33,6 +33,31 @@ class Sample(NamedTuple):
     value: float
 
 
+class SeriesPoint(NamedTuple):
+    """A point with its name and its labels as Prometheus has them."""
+
+    name: str
+    labels: Labels
+    value: float
+    is_delta: bool
+
+
+def series_points(points: Iterable[MetricPoint]) -> tuple[list[SeriesPoint], int]:
+    """The points that can be kept, and how many cannot, for their names or labels. This may take
+    0.1 s: it is for a thread.
+    """
+    kept: list[SeriesPoint] = []
+    refused = 0
+    for point in points:
+        labels = _labels(point)
+        name = PREFIX + _NOT_IN_NAMES.sub("_", point.name)
+        if labels is None or not point.name or len(name) > MAX_CHARACTERS:
+            refused += 1
+        else:
+            kept.append(SeriesPoint(name, labels, point.value, point.is_delta))
+    return kept, refused
+
+
 class TelemetrySeries:
     """dropped: points that are not kept, because they are too many or their names too long."""
 
@@ -43,17 +68,20 @@ class TelemetrySeries:
         self._count = 0
         self.dropped = 0
 
-    def take(self, instance_id: Uuid, client_id: str | None, points: Sequence[MetricPoint]) -> None:
-        """The points of one push."""
+    def take(
+        self,
+        instance_id: Uuid,
+        client_id: str | None,
+        points: Sequence[SeriesPoint],
+        refused: int = 0,
+    ) -> None:
+        """The points of one push. refused: further ones; see `series_points`."""
+        self.dropped += refused
         self._client_ids[instance_id] = (client_id or "")[:MAX_CHARACTERS]
         own = self._of_instance.setdefault(instance_id, set())
         for point in points:
-            labels = _labels(point)
-            name = PREFIX + _NOT_IN_NAMES.sub("_", point.name)
-            if labels is None or not point.name or len(name) > MAX_CHARACTERS:
-                self.dropped += 1
-                continue
-            key = instance_id, labels
+            name = point.name
+            key = instance_id, point.labels
             series = self._by_name.setdefault(name, {})
             before = series.get(key)
             if before is None:

@@ -57,7 +57,8 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "dump-log": LazyCommand("kbroker.cli.dump_log", "Show or verify the files of a log."),
     "sim": LazyCommand("kbroker.cli.sim", "Run a simulated cluster under faults, and judge it."),
     "jobs": LazyCommand(
-        "kbroker.cli.jobs", "Run a PySpark job over Kafka topics: archive, check, bundle."
+        "kbroker.cli.jobs",
+        "Run a PySpark job over Kafka topics: archive, verify, lag, check, bundle.",
     ),
     "spark-conf": LazyCommand(
         "kbroker.cli.jobs",

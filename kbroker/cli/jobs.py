@@ -28,6 +28,7 @@ Examples:
   kbroker jobs archive -h
   kbroker jobs archive -c orders.properties
   kbroker jobs check archive -c orders.properties
+  kbroker jobs lag --checkpoint checkpoints/ --group reports
   kbroker jobs bundle spark_jobs.zip
 """
 
@@ -54,7 +55,7 @@ spark_conf_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("jobs", epilog=JOBS_EPILOG, context_settings=PASSED_ON)
 def run_job(context: typer.Context) -> None:
-    """Run a PySpark job over Kafka topics: archive, check, bundle."""
+    """Run a PySpark job over Kafka topics: archive, verify, lag, check, bundle."""
     if not context.args:
         print(context.get_help())
         return

@@ -5,6 +5,7 @@ KIP-903).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import RECOVERED, RECOVERING
@@ -14,6 +15,10 @@ from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from kbroker.protocol.schema import Message
+
+TOPICS_PER_STEP: Final = 256
+MAX_ISR: Final = 1000
+"""Members that a proposal may name; no partition has so many replicas."""
 
 Proposal = AlterPartitionRequest.PartitionData
 PartitionResponse = AlterPartitionResponse.PartitionData
@@ -28,7 +33,9 @@ def alter_partition(
     records: list[Message] = []
     response = AlterPartitionResponse()
     count = 0
-    for asked in request.topics:
+    for position, asked in enumerate(request.topics):
+        if position and position % TOPICS_PER_STEP == 0:
+            yield
         answered = AlterPartitionResponse.TopicData(topic_id=asked.topic_id)
         response.topics.append(answered)
         topic = context.image.topics_by_id.get(asked.topic_id)
@@ -94,6 +101,8 @@ def _problem(image: MetadataImage, topic: TopicImage, leader: int, proposal: Pro
     partition = topic.partitions.get(proposal.partition_index)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(proposal.new_isr_with_epochs) + len(proposal.new_isr) > MAX_ISR:
+        return ErrorCode.INVALID_REQUEST
     epochs = (proposal.leader_epoch, proposal.partition_epoch)
     if epochs[0] > partition.leader_epoch or epochs[1] > partition.partition_epoch:
         # The leader knows more than this controller, which is probably no longer the active one.

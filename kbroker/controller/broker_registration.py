@@ -13,7 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from kbroker.controller.brokers import clean_up_incarnation
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
-from kbroker.controller.result import ControllerResult, DecisionSteps
+from kbroker.controller.result import (
+    ControllerResult,
+    DecisionSteps,
+    check_registration_size,
+)
 from kbroker.metadata.features import KRAFT_VERSION
 from kbroker.metadata.image import METADATA_VERSION, MetadataImage
 from kbroker.model import Uuid, is_reserved_uuid, uuid_to_string
@@ -44,6 +48,7 @@ def register_broker(
     image = context.image
     old = image.brokers.get(request.broker_id)
     is_new_incarnation = old is None or old.incarnation_id != request.incarnation_id
+    check_registration_size(request.listeners, request.features, request.log_dirs)
     _check(image, request, may_replace=not (is_new_incarnation and has_valid_session))
     finalized = {**image.features, METADATA_VERSION: image.metadata_version}
     _check_features({**finalized, KRAFT_VERSION: kraft_version}, request.features)
@@ -116,8 +121,9 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
     if len(set(log_dirs)) < len(log_dirs):
         raise _invalid("Duplicate directory ID in request")
     for other_id, other in sorted(image.brokers.items()):
+        taken = frozenset(other.log_dirs if other_id != broker_id else ())
         for directory in log_dirs:
-            if other_id != broker_id and directory in other.log_dirs:
+            if directory in taken:
                 raise _invalid(
                     f"Broker {other_id} is already registered with directory "
                     f"{uuid_to_string(directory)}"

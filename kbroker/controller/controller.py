@@ -287,7 +287,7 @@ class Controller:
         broker = context.registered(request.broker_id, request.broker_epoch)
         assignments = directories.requested_assignments(request)
         result = yield from directories.assign(context, broker, assignments, found_may_lead=True)
-        response = directories.assignment_response(request, result.response)
+        response = yield from directories.assignment_response(request, result.response)
         return ControllerResult(result.records, response, atomic=False)
 
     def assign_directories(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.controller.result import ControllerResult
+from kbroker.controller.result import ControllerResult, check_registration_size
 from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import MetadataImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +28,7 @@ def register_controller(
             ErrorCode.UNSUPPORTED_VERSION,
             "The current MetadataVersion is too old to support controller registrations.",
         )
+    check_registration_size(request.listeners, request.features)
     for each in request.listeners:
         if each.security_protocol not in SECURITY_PROTOCOLS:
             message = f"Unknown security protocol {each.security_protocol} in listener {each.name}"

@@ -7,8 +7,9 @@ is taken out of its registration, and leadership of the partitions in it moves t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.result import (
@@ -27,6 +28,17 @@ from kbroker.protocol.messages.cluster import (
 from kbroker.protocol.messages.metadata_records import BrokerRegistrationChangeRecord
 from kbroker.protocol.schema import Message
 
+ANSWERS_PER_STEP: Final = 512
+"""Directories, topics and partitions of a response that are made in one step."""
+
+
+class _Part(NamedTuple):
+    """A directory of a request, a topic in it, or a partition of that."""
+
+    directory: AssignReplicasToDirsRequest.DirectoryData
+    topic: AssignReplicasToDirsRequest.TopicData | None = None
+    partition: AssignReplicasToDirsRequest.PartitionData | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
@@ -40,12 +52,12 @@ class Assignment:
 def assign(
     context: DecisionContext,
     broker: BrokerRegistration,
-    assignments: Sequence[Assignment],
+    assignments: Iterable[Assignment | None],
     *,
     found_may_lead: bool,
 ) -> DecisionSteps[list[ErrorCode]]:
     """An error per assignment, and the records of those that are new. A replica reported in an
-    offline directory leaves the ISR and its leadership.
+    offline directory leaves the ISR and its leadership. assignments: None is a pause.
 
     found_may_lead: a replica of a partition without leader that is found in an online directory may
     lead again at once. Kafka looks at the directory that the replica had before, so the partition
@@ -57,6 +69,8 @@ def assign(
     for count, assignment in enumerate(assignments):
         if count and count % CHANGES_PER_STEP == 0:
             yield
+        if assignment is None:
+            continue
         topic = context.image.topics_by_id.get(assignment.topic_id)
         index, directory_id = assignment.partition, assignment.directory_id
         if topic is None:
@@ -91,49 +105,54 @@ def _moved(partition: PartitionImage, broker_id: int, directory_id: Uuid) -> Par
     return replace(partition, directories=tuple(directories))
 
 
-def requested_assignments(request: AssignReplicasToDirsRequest) -> list[Assignment]:
-    """The assignments of a request, in its order."""
-    return [
-        Assignment(topic.topic_id, partition.partition_index, directory.id)
-        for directory in request.directories
-        for topic in directory.topics
-        for partition in topic.partitions
-    ]
+def _parts(request: AssignReplicasToDirsRequest) -> Iterator[_Part]:
+    for directory in request.directories:
+        yield _Part(directory)
+        for topic in directory.topics:
+            yield _Part(directory, topic)
+            for partition in topic.partitions:
+                yield _Part(directory, topic, partition)
+
+
+def requested_assignments(request: AssignReplicasToDirsRequest) -> Iterator[Assignment | None]:
+    """The assignments of a request, in its order; None for each directory and each topic, since
+    there may be many without any.
+    """
+    for directory, topic, partition in _parts(request):
+        if topic is None or partition is None:
+            yield None
+        else:
+            yield Assignment(topic.topic_id, partition.partition_index, directory.id)
 
 
 def assignment_response(
     request: AssignReplicasToDirsRequest, errors: Sequence[ErrorCode]
-) -> AssignReplicasToDirsResponse:
-    """The response with the errors of `assign`."""
+) -> Generator[None, None, AssignReplicasToDirsResponse]:
+    """The response with the errors of `assign`, in steps."""
     each = iter(errors)
-    response = AssignReplicasToDirsResponse
-    return response(
-        directories=[
-            response.DirectoryData(
-                id=directory.id,
-                topics=[
-                    response.TopicData(
-                        topic_id=topic.topic_id,
-                        partitions=[
-                            response.PartitionData(
-                                partition_index=partition.partition_index, error_code=next(each)
-                            )
-                            for partition in topic.partitions
-                        ],
-                    )
-                    for topic in directory.topics
-                ],
-            )
-            for directory in request.directories
-        ]
-    )
+    kind = AssignReplicasToDirsResponse
+    response = kind()
+    for count, (directory, topic, partition) in enumerate(_parts(request)):
+        if count and count % ANSWERS_PER_STEP == 0:
+            yield
+        if topic is None:
+            response.directories.append(kind.DirectoryData(id=directory.id))
+        elif partition is None:
+            topics = response.directories[-1].topics
+            topics.append(kind.TopicData(topic_id=topic.topic_id))
+        else:
+            partitions = response.directories[-1].topics[-1].partitions
+            index = partition.partition_index
+            partitions.append(kind.PartitionData(partition_index=index, error_code=next(each)))
+    return response
 
 
 def directories_failed(
     context: DecisionContext, broker: BrokerRegistration, failed: Sequence[Uuid]
 ) -> RecordSteps:
     """The broker says that these directories are offline."""
-    newly_failed = [directory for directory in broker.log_dirs if directory in failed]
+    offline = set(failed)
+    newly_failed = [directory for directory in broker.log_dirs if directory in offline]
     if not newly_failed:
         return []
     records: list[Message] = []
@@ -152,9 +171,13 @@ def directories_failed(
 def directories_cordoned(
     broker: BrokerRegistration, cordoned: Sequence[Uuid] | None
 ) -> list[Message]:
-    """The broker says which directories get no new replicas; None while it does not know yet."""
+    """The broker says which of its directories get no new replicas; None while it does not know
+    yet. Ids that are none of its directories are left out.
+    """
     if cordoned is None:
         return []
+    own = set(broker.log_dirs)
+    cordoned = [each for each in dict.fromkeys(cordoned) if each in own]
     known = broker.cordoned_log_dirs
     if known is not None and set(known) == set(cordoned):
         return []

@@ -12,6 +12,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message
 
 MAX_RECORDS_PER_OPERATION: Final = 10_000
+MAX_REGISTERED_ITEMS: Final = 1000
+"""Listeners that a node may register, features, and directories. Its registration is one record,
+which every node replays at once. Kafka has no bound.
+"""
+
 TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
 
 
@@ -79,3 +84,12 @@ def check_record_count(count: int) -> None:
     """
     if count > MAX_RECORDS_PER_OPERATION:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_RECORDS)
+
+
+def check_registration_size(*lists: Sequence[object]) -> None:
+    """Raises KafkaError(INVALID_REGISTRATION) if a node registers too many listeners, features or
+    directories.
+    """
+    if any(len(each) > MAX_REGISTERED_ITEMS for each in lists):
+        message = f"A node registers at most {MAX_REGISTERED_ITEMS} listeners, features, log_dirs"
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, message)

@@ -65,7 +65,9 @@ class SessionWatch:
         self._sessions.contact(incarnation, self._timers.monotonic_ms())
 
     def is_valid(self, broker: BrokerRegistration) -> bool:
-        """Whether the registered incarnation has a session."""
+        """Whether the registered incarnation has a session; that in this process always has."""
+        if broker.id == self._broker_in_this_process:
+            return True
         incarnation = BrokerIncarnation(broker.id, broker.epoch)
         return self._sessions.is_valid(incarnation, self._timers.monotonic_ms())
 

@@ -101,7 +101,7 @@ def archive(
     progress = Progress(options.query_name, reporter or Reporter("none"))
     with opened(options) as archive_:
         batches = _batches(archive_, progress, stopping.is_set)
-        listener = listen(spark, progress, options.query_name)
+        listener = listen(spark, progress, query_name=options.query_name)
         try:
             query = start_archive(spark, archive_, batches)
             try:

@@ -20,6 +20,4 @@ same transaction says which batch it was.
     produce         Produce requests
     rows            Arrow record batches -> rows
     topics          the topics that are written to, and the topic of tokens
-    client          metadata, coordinators, retries on blocking sockets
-    wire            one connection
 """

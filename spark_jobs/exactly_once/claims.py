@@ -16,7 +16,7 @@ from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.errors import KafkaError
 
-from .client import BlockingClient
+from ..wire.client import BlockingClient
 from .errors import AttemptRefused, Failure, TaskFailure, task_failure
 from .grant import Grant
 from .produce import produce

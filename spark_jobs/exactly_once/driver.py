@@ -28,7 +28,8 @@ from kbroker.protocol.batch_builder import build_batch
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .client import BlockingClient, NoBroker
+from ..errors import JobError
+from ..wire.client import BlockingClient, NoBroker
 from .errors import (
     FENCED_CODES,
     BatchTooLong,
@@ -169,7 +170,7 @@ class QueryDriver:
         producer = Producer(grant.producer_id, grant.producer_epoch)
         try:
             reports = write(grant)
-        except SinkError:
+        except JobError:
             self._fence(batch_id)
             raise
         except Exception as error:  # Spark's, Java's and the frame's have no common base

@@ -9,7 +9,7 @@ from typing import Final
 from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.compression import Compression
 
-from .client import ClusterAddress
+from ..wire.client import ClusterAddress
 from .topics import TargetTopic
 
 

@@ -10,7 +10,7 @@ from kbroker.client.producer import ACKS_ALL
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 
-from .client import BlockingClient
+from ..wire.client import BlockingClient
 
 LAST_VERSION: Final = 11
 """Version 12 would add partitions to the transaction by itself (KIP-890), which only a client that

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from kbroker.protocol.compression import Compression
 
+from ..wire.client import BlockingClient, ClusterAddress
+from ..wire.connection import OpenSocket, open_plain_socket
 from .arrow_map import map_in_arrow
-from .client import BlockingClient, ClusterAddress
 from .driver import BatchReport, QueryDriver, QuerySettings, TaskReport
 from .errors import SinkError
 from .frames import Arrangement, Layout, arranged
 from .grant import Grant
 from .tasks import REPORT_SCHEMA, WriteTask, reports_of
 from .tokens import EndOffsets
-from .wire import OpenSocket, open_plain_socket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ from .tokens import EndOffsets
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOffsets:
-    """For `end_offsets` of `kafka_sink`: the offsets of the query's first Kafka source.
+    """For `end_offsets` of `kafka_sink`: the offsets of the query's Kafka sources.
 
     location: what the query has as checkpointLocation.
     """

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from kbroker.client.cluster import TopicPartition
 
+from ..errors import JobError
+from ..wire.client import BlockingClient
 from .claims import Claims
-from .client import BlockingClient
 from .driver import TaskReport
-from .errors import Failure, SinkError, TaskFailure
+from .errors import Failure, TaskFailure
 from .grant import Grant
 from .partitioner import partition_for
 from .rows import KEY, PARTITION, TOPIC, VALUE, binary_values, rows
@@ -60,7 +61,7 @@ def write_rows(
         return TaskReport(writer.finish())
     except TaskFailure as failure:
         return TaskReport(failure=failure.failure, message=failure.message)
-    except SinkError as error:  # no broker answers
+    except JobError as error:  # no broker answers
         return TaskReport(failure=Failure.RESTART, message=str(error))
     finally:
         client.close()

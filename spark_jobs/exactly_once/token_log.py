@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
 
 from kbroker.client.cluster import (
     EARLIEST_TIMESTAMP,
@@ -20,91 +19,22 @@ from kbroker.client.cluster import (
 )
 from kbroker.client.consumer import decode_fetched
 from kbroker.client.producer import murmur2
-from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
+from kbroker.protocol.any_magic import iter_any_records
 from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.compression import Buffer
 from kbroker.protocol.control_records import ControlType, control_type
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.protocol.records import Record
 
-from .client import BlockingClient
+from ..wire.client import BlockingClient
+from ..wire.fetch import batches_of, fetch
+from ..wire.offsets import list_offset
 from .errors import sink_error
 from .tokens import Token
-
-FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
 def tokens_partition(transactional_id: str, partition_count: int) -> int:
     """The partition of the topic of tokens that belongs to a transactional id."""
     return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % partition_count
-
-
-def list_offset(
-    client: BlockingClient,
-    topic_partition: TopicPartition,
-    timestamp: int,
-    isolation_level: int = READ_UNCOMMITTED,
-) -> int:
-    """One of the ends of a partition. Raises KafkaError."""
-    topic, partition = topic_partition
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=isolation_level,
-        topics=[
-            ListOffsetsRequest.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    ListOffsetsRequest.ListOffsetsPartition(
-                        partition_index=partition, timestamp=timestamp
-                    )
-                ],
-            )
-        ],
-    )
-    response = client.to_leader(topic_partition, request, ListOffsetsResponse, max_version=7)
-    ((answer,),) = (topic_response.partitions for topic_response in response.topics)
-    if answer.error_code:
-        raise KafkaError(ErrorCode(answer.error_code), f"offsets of {topic_partition}")
-    return answer.offset
-
-
-def fetch(
-    client: BlockingClient, topic_partition: TopicPartition, offset: int, isolation_level: int
-) -> FetchResponse.PartitionData:
-    """One Fetch of a partition, which does not wait for records. Raises KafkaError."""
-    topic, partition = topic_partition
-    request = FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES,
-        isolation_level=isolation_level,
-        topics=[
-            FetchRequest.FetchTopic(
-                topic=topic,
-                partitions=[
-                    FetchRequest.FetchPartition(
-                        partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
-                    )
-                ],
-            )
-        ],
-    )
-    response = client.to_leader(topic_partition, request, FetchResponse, max_version=12)
-    if response.error_code:
-        raise KafkaError(ErrorCode(response.error_code), f"Fetch of {topic_partition}")
-    ((data,),) = (topic_response.partitions for topic_response in response.responses)
-    if data.error_code:
-        raise KafkaError(ErrorCode(data.error_code), f"Fetch of {topic_partition} at {offset}")
-    return data
-
-
-def batches_of(data: FetchResponse.PartitionData) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The whole batches of a fetched partition with their headers, control batches too."""
-    buffer = memoryview(data.records if isinstance(data.records, Buffer) else b"")
-    for position, header in iter_any_batches(buffer, partial_ok=True):
-        yield header, buffer[position : position + header.size_bytes]
 
 
 def read_uncommitted(

@@ -11,7 +11,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 
-from .client import BlockingClient
+from ..wire.client import BlockingClient
+from ..wire.offsets import is_missing
 from .errors import SinkError, sink_error
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def target_topic(client: BlockingClient, name: str) -> TargetTopic:
     try:
         count = _partition_count(client, name)
     except KafkaError as error:
-        if _is_missing(error):
+        if is_missing(error):
             raise SinkError(
                 f"topic {name} does not exist: create it with the partitions it is to have, "
                 "or correct its name"
@@ -61,15 +62,11 @@ def target_topic(client: BlockingClient, name: str) -> TargetTopic:
 def _partition_count(client: BlockingClient, name: str) -> int:
     """Raises KafkaError. A topic that was just created may not be known to every broker yet."""
     try:
-        return client.retry(lambda: client.partition_count(name), is_final=_is_missing)
+        return client.retry(lambda: client.partition_count(name), is_final=is_missing)
     except KafkaError as error:
-        if not _is_missing(error):
+        if not is_missing(error):
             raise
     return client.retry(lambda: client.partition_count(name), timeout_s=PROPAGATION_S)
-
-
-def _is_missing(error: KafkaError) -> bool:
-    return error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def describe_topic(client: BlockingClient, name: str, keys: Sequence[str]) -> dict[str, str]:
@@ -111,21 +108,26 @@ def prepare_tokens_topic(client: BlockingClient, name: str) -> int:
     Raises SinkError if it cannot be created, or if its tokens would expire.
     """
     try:
-        client.retry(lambda: client.partition_count(name), is_final=_is_missing)
+        client.retry(lambda: client.partition_count(name), is_final=is_missing)
     except KafkaError as error:
-        if not _is_missing(error):
+        if not is_missing(error):
             raise sink_error(error, f"looking topic {name} up") from error
         _create(client, name)
+    check_tokens_policy(client, name)
+    try:
+        return client.retry(lambda: client.partition_count(name))
+    except KafkaError as error:
+        raise sink_error(error, f"looking topic {name} up") from error
+
+
+def check_tokens_policy(client: BlockingClient, name: str) -> None:
+    """Raises SinkError if the tokens of a topic would expire."""
     policy = describe_topic(client, name, ["cleanup.policy"]).get("cleanup.policy", "compact")
     if policy != "compact":
         raise SinkError(
             f"topic {name} has cleanup.policy={policy}, so that tokens of finished batches would "
             "be deleted and their batches written again: set cleanup.policy=compact"
         )
-    try:
-        return client.retry(lambda: client.partition_count(name))
-    except KafkaError as error:
-        raise sink_error(error, f"looking topic {name} up") from error
 
 
 def _create(client: BlockingClient, name: str) -> None:

@@ -31,7 +31,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
 )
 
-from .client import BlockingClient
+from ..wire.client import BlockingClient
 from .tokens import EndOffsets
 
 LAST_INIT_VERSION: Final = 5

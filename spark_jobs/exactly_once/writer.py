@@ -13,9 +13,10 @@ from kbroker.client.cluster import STALE_METADATA, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceResponse
 
+from ..wire.client import BlockingClient
+from ..wire.connection import Connection
 from .batches import BatchBuffer, RecordFields, SealedBatch
 from .claims import Claims
-from .client import BlockingClient
 from .errors import task_failure
 from .grant import Grant
 from .produce import (
@@ -25,7 +26,6 @@ from .produce import (
     produce,
     produce_request,
 )
-from .wire import Connection
 
 GROUP_BYTES: Final = 1024 * 1024
 """Small batches of one leader share a request up to this size."""

@@ -20,11 +20,14 @@ from kbroker.client.cluster import (
 )
 from kbroker.protocol.errors import KafkaError
 
+from ..errors import JobError
 from ..exactly_once.arrow_map import map_in_arrow
-from ..exactly_once.client import BlockingClient, ClusterAddress
 from ..exactly_once.errors import sink_error
-from ..exactly_once.token_log import list_offset
 from ..exactly_once.topics import describe_topic, target_topic
+from ..storage import Folder, absolute
+from ..topic_checks import counted
+from ..wire.client import BlockingClient, ClusterAddress
+from ..wire.offsets import list_offset
 from .compare import compare_partitions, compare_wholes, findings_of
 from .facts import Field, PartitionFacts
 from .frames import COLUMNS, FACTS_SCHEMA, FrameFacts, facts_rows
@@ -111,6 +114,34 @@ def ranges_of(side: TopicSide) -> list[PartitionRange]:
         ]
     finally:
         client.close()
+
+
+def describe_check(options: VerifyOptions, archive: str | None) -> str:
+    """What `verify` would read, in one line. archive: the folder of one, None without. Raises
+    JobError if something cannot be read.
+    """
+    sides = [_described(options.topic)]
+    if options.copy is not None:
+        sides.append(_described(options.copy))
+    if archive is not None:
+        folder = Folder(absolute(archive))
+        try:
+            files = folder.files()
+        except OSError as error:
+            raise JobError(f"{folder} cannot be read: {error.strerror or error}") from error
+        if not files:
+            raise JobError(f"{folder} has no files: name the --output of the archive")
+        sides.append(f"archive {folder} with {counted(len(files), 'file')}")
+    return " against ".join(sides)
+
+
+def _described(side: TopicSide) -> str:
+    ranges = ranges_of(side)
+    offsets = sum(part.end - part.start for part in ranges)
+    return (
+        f"topic {side.topic} of {side.address.bootstrap_servers} with "
+        f"{counted(len(ranges), 'partition')} and {counted(offsets, 'offset')}"
+    )
 
 
 def _range(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from ..errors import JobError
-from ..kafka_source import DEFAULT_BOOTSTRAP
+from ..kafka_source import BOOTSTRAP_OPTION, DEFAULT_BOOTSTRAP
 from ..options import Option, parse_boolean
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ def parse_fields(text: str) -> frozenset[Field]:
 
 
 VERIFY_OPTIONS: Final = (
-    Option(
-        "kafka.bootstrap.servers",
-        f"brokers (default: {DEFAULT_BOOTSTRAP})",
-        "HOST:PORT,...",
-        ("bootstrap-servers", "bootstrap-server"),
-    ),
+    BOOTSTRAP_OPTION,
     Option("topic", "the topic that is verified", "TOPIC"),
     Option("againstTopic", "a copy of it that must have the same records", "TOPIC"),
     Option("againstBootstrapServers", "brokers of the copy (default: the same)", "HOST:PORT,..."),
@@ -52,7 +47,7 @@ VERIFY_OPTIONS: Final = (
 
 def verify_options(values: Mapping[str, str]) -> tuple[VerifyOptions, str | None]:
     """Options, and the archive's path. values: as `options.collect` gives them. Raises JobError."""
-    from ..exactly_once.client import ClusterAddress
+    from ..wire.client import ClusterAddress
     from .job import TopicSide, VerifyOptions
 
     if "topic" not in values:

@@ -13,8 +13,8 @@ from kbroker.protocol.batch_header import MAGIC
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 
-from ..exactly_once.client import BlockingClient
-from ..exactly_once.token_log import batches_of, fetch
+from ..wire.client import BlockingClient
+from ..wire.fetch import batches_of, fetch
 from .facts import FactsBuilder, Field, PartitionFacts
 
 

@@ -8,18 +8,20 @@ from typing import Any, cast
 
 import pytest
 
+from kbroker.broker import telemetry_series
 from kbroker.broker.client_telemetry import ClientTelemetry, TelemetryClient
 from kbroker.broker.telemetry import SeriesReceiver, Telemetry, TelemetryPush, TelemetryReceiver
 from kbroker.broker.telemetry_series import TelemetrySeries
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Offload
 from kbroker.protocol.compression import Compression, compress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.telemetry import (
     GetTelemetrySubscriptionsRequest,
     PushTelemetryRequest,
 )
+from kbroker.protocol.otlp import MetricPoint
 from kbroker.settings.keys import ResourceType
 from tests.protocol.test_otlp import gauge, metrics
 from tests.sim.timers import SimTimers
@@ -45,7 +47,11 @@ class Plugin:
         self.pushes.append(push)
 
 
-def telemetry(receiver: TelemetryReceiver, series: TelemetrySeries | None = None) -> Telemetry:
+def telemetry(
+    receiver: TelemetryReceiver,
+    series: TelemetrySeries | None = None,
+    offload: Offload = at_once,
+) -> Telemetry:
     ids = count(1000)
     held = series or TelemetrySeries()
     core = ClientTelemetry(
@@ -53,7 +59,7 @@ def telemetry(receiver: TelemetryReceiver, series: TelemetrySeries | None = None
         new_id=lambda: next(ids).to_bytes(16),
         on_forgotten=held.forget,
     )
-    return Telemetry(core, receiver, at_once, SimTimers(), series=held)
+    return Telemetry(core, receiver, offload, SimTimers(), series=held)
 
 
 def push(one: Telemetry, data: bytes, codec: Compression = Compression.NONE) -> Deferred[Any]:
@@ -143,3 +149,27 @@ def test_subscriptions_follow_the_metadata(caplog: pytest.LogCaptureFixture) -> 
     assert "bad" in caplog.text
     one.on_image(first, MetadataImage())
     assert requested() == []
+
+
+def test_names_and_labels_are_made_in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 5,000 points take 0.1 s, which the loop has not."""
+    where = ["loop"]
+    made: list[str] = []
+    labels_of = telemetry_series._labels
+
+    def labels(point: MetricPoint) -> telemetry_series.Labels | None:
+        made.append(where[-1])
+        return labels_of(point)
+
+    def offload(work: Callable[[], None], then: Callable[[OSError | None], None]) -> None:
+        where.append("thread")
+        work()
+        where.pop()
+        then(None)
+
+    monkeypatch.setattr(telemetry_series, "_labels", labels)
+    series = TelemetrySeries()
+    one = telemetry(SeriesReceiver(series), series, offload)
+    assert push(one, metrics([gauge("m", 1.0, topic="t")])).value.error_code == 0
+    assert made == ["thread"]
+    assert [name for name, _ in series.slices(10)] == ["client_m"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.controller.alter_partition import alter_partition
+from kbroker.controller.alter_partition import MAX_ISR, TOPICS_PER_STEP, alter_partition
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.result import at_once
 from kbroker.model import uuid_from_string
@@ -107,6 +107,24 @@ def test_up_to_v2_a_request_names_no_broker_epochs() -> None:
     newer = at_once(alter_partition(context, request(fields)))
     older = at_once(alter_partition(context, request(fields, old)))
     assert answers(older.response) == answers(newer.response)
+
+
+def test_a_proposal_of_very_many_members_is_refused() -> None:
+    context, fields = accepted()
+    for name, member in (("new_isr", 1), ("new_isr_with_epochs", BrokerState(broker_id=1))):
+        large = proposal(fields)
+        setattr(large, name, [member] * (MAX_ISR + 1))
+        result = at_once(alter_partition(context, request(fields, large)))
+        assert answers(result.response) == [{"error": "INVALID_REQUEST"}]
+        assert not result.records
+
+
+def test_topics_without_partitions_are_answered_in_steps() -> None:
+    context, fields = accepted()
+    asked = request(fields)
+    empty = AlterPartitionRequest.TopicData(topic_id=bytes(16))
+    asked.topics = [empty] * (3 * TOPICS_PER_STEP)
+    assert len(list(alter_partition(context, asked))) == 2
 
 
 def test_an_unknown_recovery_state_is_refused() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.controller.result import ControllerResult, at_once
+from kbroker.controller.result import MAX_REGISTERED_ITEMS, ControllerResult, at_once
 from kbroker.metadata.records import decode_record, record_version
 from kbroker.model import LOST_DIRECTORY
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -195,6 +195,16 @@ REFUSALS = [
         id="a kraft.version it does not know",
     ),
 ]
+
+
+@pytest.mark.parametrize("name", ["listeners", "features", "log_dirs"])
+def test_a_registration_of_very_many_items_is_refused(name: str) -> None:
+    """It would be one record, which every node encodes, decodes and replays in one turn."""
+    request = registration(1)
+    setattr(request, name, getattr(request, name)[:1] * (MAX_REGISTERED_ITEMS + 1))
+    with pytest.raises(KafkaError, match=f"at most {MAX_REGISTERED_ITEMS}") as caught:
+        register(Cluster(brokers=()), request)
+    assert caught.value.code is ErrorCode.INVALID_REGISTRATION
 
 
 @pytest.mark.parametrize(("change", "code", "message"), REFUSALS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.controllers import register_controller
+from kbroker.controller.result import MAX_REGISTERED_ITEMS
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import ControllerRegistration, Endpoint, MetadataImage
@@ -81,6 +82,11 @@ def test_the_zookeeper_flag_of_old_controllers_is_not_kept() -> None:
         (
             REGISTRATION_LEVEL,
             [Listener(name="X", host="a", port=1, security_protocol=4)],
+            ErrorCode.INVALID_REGISTRATION,
+        ),
+        (
+            REGISTRATION_LEVEL,
+            [Listener(name="X", host="a", port=1)] * (MAX_REGISTERED_ITEMS + 1),
             ErrorCode.INVALID_REGISTRATION,
         ),
     ],

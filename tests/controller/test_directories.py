@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ from kbroker.controller import directories
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.directories import Assignment
 from kbroker.controller.partition_index import PartitionIndex
-from kbroker.controller.result import at_once
+from kbroker.controller.result import CHANGES_PER_STEP, at_once
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
@@ -244,6 +244,27 @@ def test_a_request_is_answered_in_its_own_shape() -> None:
     assert placed == [(D1,), (D2,)]
 
 
+def test_what_a_request_names_is_looked_at_and_answered_in_steps() -> None:
+    """Directories and topics, too: one MB may have 50,000 without a partition."""
+    kind = AssignReplicasToDirsRequest
+    cluster = Cluster(brokers=())
+    cluster.register(1, log_dirs=(D1,))
+    count = 3 * directories.ANSWERS_PER_STEP
+    partition = kind.PartitionData(partition_index=0)
+    topic_of = [kind.TopicData(topic_id=TOPIC_ID, partitions=[partition] * count)]
+    for listed in (
+        [kind.DirectoryData(id=D1)] * count,
+        [kind.DirectoryData(id=D1, topics=[kind.TopicData(topic_id=TOPIC_ID)] * count)],
+        [kind.DirectoryData(id=D1, topics=topic_of)],
+    ):
+        request = kind(broker_id=1, broker_epoch=cluster.epoch_of(1), directories=listed)
+        errors = [ErrorCode.UNKNOWN_TOPIC_ID] * count
+        assert len(list(directories.assignment_response(request, errors))) >= 2
+        assert isinstance(directories.requested_assignments(request), Iterator)
+        steps = cluster.controller.assign_replicas_to_directories(request)
+        assert len(list(steps)) > count // CHANGES_PER_STEP
+
+
 @pytest.mark.parametrize(
     ("known", "told", "changes"),
     [
@@ -253,6 +274,7 @@ def test_a_request_is_answered_in_its_own_shape() -> None:
         pytest.param((D1, D2), [D2, D1], False, id="in another order"),
         pytest.param((D1,), [D1, D2], True, id="one more"),
         pytest.param((D1,), [], True, id="none any more"),
+        pytest.param((D1,), [D1, D1, OTHER], False, id="twice, and one of another broker"),
     ],
 )
 def test_cordoned_directories(

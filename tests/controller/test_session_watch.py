@@ -49,6 +49,16 @@ def test_a_silent_broker_is_fenced_after_its_session() -> None:
     assert world.fenced == [2]
 
 
+def test_the_broker_in_the_controllers_own_process_is_not_replaced() -> None:
+    """It has a valid session without one contact: another process with its id may not register."""
+    world = World()
+    broker = world.cluster.image.brokers[2]
+    world.watch.spare(2)
+    world.timers.advance(60_000)
+    assert world.watch.is_valid(broker)
+    assert not world.watch.is_valid(world.cluster.image.brokers[1])
+
+
 def test_the_broker_in_the_controllers_own_process_is_never_silent() -> None:
     world = World()
     world.watch.spare(2)

@@ -43,9 +43,11 @@ def frame_of(message: Message, version: int, client_id: str | None = "wire") -> 
     )
 
 
-def call(connection: socket.socket, message: Message, version: int) -> Message:
+def call(
+    connection: socket.socket, message: Message, version: int, client_id: str | None = "wire"
+) -> Message:
     """Send a request and read its response."""
-    connection.sendall(frame_of(message, version))
+    connection.sendall(frame_of(message, version, client_id))
     frame = receive_frame(connection)
     _, position = decode_response_header(frame, message.API_KEY, version)
     response, end = decode(response_class(message.API_KEY), frame, version, position)

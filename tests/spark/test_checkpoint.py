@@ -50,11 +50,20 @@ def test_a_commit_without_offsets(query: Folder) -> None:
         read_query_log(query)
 
 
-@pytest.mark.parametrize("content", ["", "v2\n{}\n{}", "v1\n{}", "v1\n{}\nnonsense", "v1\n{}\n[]"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "v2\n{}\n{}", "v1\n{}", "v1\n{}\nnonsense", "v1\n{}\n[]", 'v1\n{}\n{"t":{"0":null}}'],
+)
 def test_damaged_offsets(query: Folder, content: str) -> None:
     query.write("offsets/0", content.encode())
     with pytest.raises(JobError, match="offsets/0 is damaged"):
         batch_ends(query, 0)
+
+
+def test_several_sources(query: Folder) -> None:
+    """Those that are not Kafka's do not count; nor does one that has no offset yet."""
+    query.write("offsets/0", f'{BATCH}\n-\n5\n{{"logOffset":3}}\n{{"orders":{{"0":11}}}}'.encode())
+    assert batch_ends(query, 0) == {"orders": {0: 11, 1: 7}}
 
 
 def test_offsets_as_spark_writes_them() -> None:

@@ -113,6 +113,24 @@ def test_check_says_what_a_start_would_do(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_checks_of_other_jobs(
+    run: Run, kafka_broker: EmbeddedBroker, kafka_topic: str, tmp_path: Path
+) -> None:
+    servers = ("--bootstrap-servers", kafka_broker.bootstrap_servers)
+    named = f"topic {kafka_topic} of {servers[1]} with 1 partition and 0 offsets"
+    verify = ("check", "verify", *servers, "--topic", kafka_topic)
+    assert run(*verify) == (0, f"{named}\n", "")
+    assert run(*verify, "--againstTopic", kafka_topic)[1] == f"{named} against {named}\n"
+    code, _, said = run(*verify, "--againstArchive", str(tmp_path / "absent"))
+    assert (code, said.count("\n"), "has no files: name the --output" in said) == (1, 1, True)
+    (tmp_path / "a.parquet").touch()
+    assert run(*verify, "--againstArchive", str(tmp_path))[1].endswith("with 1 file\n")
+    sink = ("check", "kafka-sink", *servers, "--query-name", "q", "--topic")
+    said = f"query q: topic {kafka_topic} with 1 partition; no batch was written yet\n"
+    assert run(*sink, kafka_topic) == (0, said, "")
+    assert run(*sink, "absent")[0] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [((), "required: JOB"), (("nonsense",), "invalid choice: 'nonsense'"), (("check",), "JOB")],

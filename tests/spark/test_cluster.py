@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -70,6 +71,16 @@ def test_a_broker_that_is_down(closed_port: int, protocol: str) -> None:
     address = f"127.0.0.1:{closed_port}"
     with pytest.raises(JobError, match=f"^no broker answers: {address}: Connection refused$"):
         look(address, Subscription(("t",)), protocol)
+
+
+def test_in_a_notebook(closed_port: int) -> None:
+    """Whose thread runs an event loop: the job's own must not be begun in it."""
+
+    async def cell() -> None:
+        look(f"127.0.0.1:{closed_port}", Subscription(("t",)), "PLAINTEXT")
+
+    with pytest.raises(JobError, match=r"^no broker answers: "):
+        asyncio.run(cell())
 
 
 def test_what_accepts_connections_and_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from spark_jobs import cli
 from spark_jobs.archive.files import SCHEMA
 from spark_jobs.archive.options import ARCHIVE_OPTIONS
 from spark_jobs.java import java_problem
+from spark_jobs.lag.options import LAG_OPTIONS
 from spark_jobs.options import parse_properties, read_file
 from tests.clients.adapters import ConfluentAdapter, Sent
 
@@ -28,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "spark.md").read_text()
 NAMES = {name: option.name for option in ARCHIVE_OPTIONS for name in option.names}
 
+LAG_NAMES = {name for option in LAG_OPTIONS for name in option.names}
+
 needs_spark = pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
 
 
@@ -36,14 +39,25 @@ def blocks(language: str) -> list[str]:
     return [block for name, block in fences if name == language]
 
 
+def run_block(word: str, bootstrap: str, topic: str, names: dict[str, object]) -> None:
+    """Run the Python example with that word in it. names: what it finds and what it defines."""
+    (block,) = (block for block in blocks("python") if word in block)
+    code = block.replace("localhost:9092", bootstrap).replace('"orders"', f'"{topic}"')
+    code = code.replace('"totals"', f'"{topic}-group"')
+    code = code.replace('"checkpoints', f'"{Path.cwd()}/checkpoints')  # Java may be elsewhere
+    exec(compile(code, "spark.md", "exec"), names)
+
+
 def test_commands_have_options_that_exist() -> None:
+    tables = {"archive": {*NAMES, "progress"}, "lag": LAG_NAMES}
     for block in [*blocks(""), cli.ARCHIVE_EXAMPLES]:
         for line in block.replace("\\\n", " ").splitlines():
-            _, is_job, arguments = line.partition("spark_jobs archive ")
-            if is_job:
-                words = shlex.split(arguments)
-                given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
-                assert given <= {*NAMES, "config", "help", "json", "progress"}, line
+            for job, names in tables.items():
+                _, is_job, arguments = line.partition(f"spark_jobs {job} ")
+                if is_job:
+                    words = shlex.split(arguments)
+                    given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
+                    assert given <= {*names, "config", "help", "json"}, line
 
 
 def test_options_in_the_text_exist() -> None:
@@ -112,8 +126,43 @@ def test_the_notebook(
     topic = new_topic(1)
     records = [Sent(None, b"x", (), 1_700_000_000_000, 0)] * 5
     ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
-    (block,) = blocks("python")
-    code = block.replace("localhost:9092", bootstrap).replace('"orders"', f'"{topic}"')
-    exec(compile(code, "spark.md", "exec"), {"spark": spark})
+    run_block("ArchiveOptions", bootstrap, topic, {"spark": spark})
     assert capsys.readouterr().out == "5\n"
     assert pq.read_table(tmp_path / "archive").num_rows == 5
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("ignore")
+@needs_spark
+def test_a_query_with_a_group(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The examples of `lag`: the group of a query, a query that begins there, the command."""
+    monkeypatch.chdir(tmp_path)
+    topic = new_topic(1)
+
+    def produce() -> None:
+        records = [Sent(None, b"x", (), 1_700_000_000_000, 0)] * 5
+        ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+
+    produce()
+    names: dict[str, object] = {"spark": spark}
+    run_block("GroupOffsets", bootstrap, topic, names)
+    produce()
+    run_block("starting_offsets", bootstrap, topic, names)
+    assert names["starting"] == f'{{"{topic}": {{"0": 5}}}}'
+    (command,) = (block for block in blocks("") if "spark_jobs lag" in block)
+    arguments = shlex.split(command.partition("spark_jobs ")[2])
+    arguments = [f"{topic}-group" if word == "totals" else word for word in arguments]
+    assert cli.main([*arguments, "--bootstrap-servers", bootstrap]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"checkpoint {tmp_path}/checkpoints/totals, batch 0"
+    assert lines[4] == f"group {topic}-group"
+    for line in (lines[2], lines[6]):
+        assert line.split()[:5] == [topic, "0", "5", "10", "5"]

@@ -15,6 +15,7 @@ from spark_jobs.options import (
     add_options,
     collect,
     expand,
+    parse_names,
     parse_properties,
     parse_size,
     parse_yaml,
@@ -189,3 +190,8 @@ def test_the_options_of_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_mistakes_of_archive(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises(JobError, match=said):
         archive_options(values(*arguments))
+
+
+def test_names() -> None:
+    assert parse_names(" a, b,,a ") == ("a", "b")
+    assert parse_names("") == ()

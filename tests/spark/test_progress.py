@@ -49,6 +49,15 @@ def test_a_batch_without_rows_or_rates() -> None:
     assert parse_progress(entry).seconds_behind == 0.0
 
 
+def test_sources_that_are_not_kafkas() -> None:
+    """And of a partition that is read twice the lower offset counts."""
+    kafka = [{"endOffset": {"t": {"0": 7}}}, {"endOffset": '{"t": {"0": 5, "1": 3}}'}]
+    others = [7, "8", "a text", {"logOffset": 3}, {"0": {"value": 5}}, {"t": {"2": None}}, None]
+    sources = [*kafka, *({"endOffset": other} for other in others), {}]
+    batch = parse_progress({"batchId": 0, "numInputRows": 0, "sources": sources})
+    assert batch.end == {"t": {0: 5, 1: 3}}
+
+
 def test_more_batches_than_spark_remembers() -> None:
     """`recentProgress` has 100 of them: of 100,000 records it told of 59,200."""
     totals = Totals()

@@ -11,6 +11,11 @@ from kbroker.quorum.raft.voter_set import ReplicaKey
 UNKNOWN_ID: Final = -1
 """No leader is known, or no vote was given."""
 
+MAX_TOLD_EPOCH: Final = 1 << 30
+"""A request that names a later epoch is refused: an epoch is an int32, and after the last one there
+could be no election. Kafka takes any.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import Respond
-from kbroker.quorum.raft.election_state import UNKNOWN_ID
+from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH, UNKNOWN_ID
 from kbroker.quorum.raft.epoch_states import (
     Candidate,
     Follower,
@@ -74,7 +74,7 @@ class Elections:
         epoch, last_epoch = partition.replica_epoch, partition.last_offset_epoch
         # a pre-vote is asked for in the present epoch, a vote in one that has no records yet
         highest_epoch = epoch if partition.pre_vote else epoch - 1
-        if partition.last_offset < 0 or not 0 <= last_epoch <= highest_epoch:
+        if partition.last_offset < 0 or not 0 <= last_epoch <= highest_epoch < MAX_TOLD_EPOCH:
             return ErrorCode.INVALID_REQUEST
         if epoch < self._quorum.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

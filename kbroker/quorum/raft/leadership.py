@@ -5,7 +5,7 @@ both sides of BeginQuorumEpoch and EndQuorumEpoch. KIP-595, KIP-853.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from kbroker.model import InvariantError
 from kbroker.protocol.control_records import ControlType
@@ -19,6 +19,7 @@ from kbroker.protocol.messages.quorum import (
 from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.control import QuorumConfiguration, leader_change
 from kbroker.quorum.raft.effects import Respond
+from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH, UNKNOWN_ID
 from kbroker.quorum.raft.epoch_states import Follower, Leader, Resigned
 from kbroker.quorum.raft.log_writer import LogWriter
 from kbroker.quorum.raft.messages import (
@@ -30,7 +31,16 @@ from kbroker.quorum.raft.messages import (
 )
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import EndpointFields, ReplicaKey, Voter, VoterEndpoint
+from kbroker.quorum.raft.voter_set import (
+    EndpointFields,
+    ReplicaKey,
+    Voter,
+    VoterEndpoint,
+    are_usable,
+)
+
+MAX_SUCCESSORS: Final = 1000
+"""That a leader which resigns may name."""
 
 
 class _LeaderOfEpoch(Protocol):
@@ -234,16 +244,19 @@ class Leadership:
         if partition is None or error:
             quorum.emit(Respond(token, EndQuorumEpochResponse(error_code=error)))
             return
-        error = self._adopt_leader(partition, request.leader_endpoints, now_ms)
+        candidates, successors = partition.preferred_candidates, partition.preferred_successors
+        error = ErrorCode.INVALID_REQUEST
+        if len(candidates) <= MAX_SUCCESSORS >= len(successors):
+            error = self._adopt_leader(partition, request.leader_endpoints, now_ms)
         if not error:
             state = quorum.state
             if isinstance(state, Follower) and state.leader_id == partition.leader_id:
-                successors = [
+                keys = [
                     ReplicaKey(each.candidate_id, each.candidate_directory_id)
-                    for each in partition.preferred_candidates
-                ] or [ReplicaKey(each) for each in partition.preferred_successors]
+                    for each in candidates
+                ] or [ReplicaKey(each) for each in successors]
                 backoff_ms = succession_backoff_ms(
-                    quorum.local, successors, quorum.config.election_backoff_max_ms
+                    quorum.local, keys, quorum.config.election_backoff_max_ms
                 )
                 state.fetch_deadline_ms = now_ms + backoff_ms
         leader = leader_view(quorum, listener_name)
@@ -268,9 +281,13 @@ class Leadership:
         quorum = self._quorum
         if leader.leader_epoch < quorum.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if leader.leader_id < 0:
+        told = VoterEndpoint.all_of(endpoints)
+        if leader.leader_id < 0 or leader.leader_epoch > MAX_TOLD_EPOCH or not are_usable(told):
             return ErrorCode.INVALID_REQUEST
-        listeners = VoterEndpoint.all_of(endpoints) or quorum.endpoints_of(leader.leader_id)
+        known_id = UNKNOWN_ID if leader.leader_epoch > quorum.epoch else quorum.leader_id
+        if known_id not in (UNKNOWN_ID, leader.leader_id):
+            return ErrorCode.INVALID_REQUEST  # an epoch has one leader: this is not a leader's
+        listeners = told or quorum.endpoints_of(leader.leader_id)
         quorum.maybe_transition(leader.leader_epoch, leader.leader_id, listeners, now_ms)
         return ErrorCode.NONE
 

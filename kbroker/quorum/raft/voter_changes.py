@@ -32,7 +32,13 @@ from kbroker.quorum.raft.leadership import Leadership
 from kbroker.quorum.raft.messages import leader_view
 from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kbroker.quorum.raft.voter_set import (
+    ReplicaKey,
+    Voter,
+    VoterEndpoint,
+    VoterSet,
+    are_usable,
+)
 
 KRAFT_VERSION: Final = "kraft.version"
 CAUGHT_UP_MS: Final = 3_600_000
@@ -98,6 +104,8 @@ class VoterChanges:
             return ErrorCode.INVALID_REQUEST, "The voter's id or directory id is missing."
         if endpoints is not None and not any(each.name == listener_name for each in endpoints):
             return ErrorCode.INVALID_REQUEST, f"The listener {listener_name} is missing."
+        if endpoints is not None and not are_usable(endpoints):
+            return ErrorCode.INVALID_REQUEST, "The listeners are too many, or no names."
         if self._pending is not None:
             return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is pending."
         if state.state.high_watermark is None:

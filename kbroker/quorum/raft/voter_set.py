@@ -6,14 +6,21 @@ an emptied disk is another voter. In a static quorum (kraft.version 0) directory
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.model import ZERO_UUID, Uuid, uuid_to_string
 
 SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
 """Lowest and highest kraft.version of this release."""
+
+MAX_ENDPOINTS: Final = 1000
+"""Of one node. More are refused: they would be in every set of voters."""
+
+MAX_NAME_CHARACTERS: Final = 255
+"""Of a listener's name, and of a host's."""
 
 
 E = TypeVar("E")
@@ -57,8 +64,18 @@ class VoterEndpoint:
 
     @classmethod
     def all_of(cls, endpoints: Iterable[EndpointFields]) -> tuple[VoterEndpoint, ...]:
-        """The endpoints of a message."""
-        return tuple(cls(each.name, each.host, each.port) for each in endpoints)
+        """The endpoints of a message, of too many one more than `MAX_ENDPOINTS`."""
+        some = islice(endpoints, MAX_ENDPOINTS + 1)
+        return tuple(cls(each.name, each.host, each.port) for each in some)
+
+
+def are_usable(endpoints: Sequence[VoterEndpoint]) -> bool:
+    """Whether they are not too many, and each is one that a node could have and connect to."""
+    return len(endpoints) <= MAX_ENDPOINTS and all(
+        len(text) <= MAX_NAME_CHARACTERS and text.isprintable()
+        for each in endpoints
+        for text in (each.name, each.host)
+    )
 
 
 class EndpointClass(Protocol[E_co]):

@@ -11,7 +11,7 @@ checked for v2. A response leaves once the records are committed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.producer_ids import ProducerIdBlock
@@ -48,9 +48,6 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import ControllerServices
-
-EPOCHS_SINCE: Final = 3
-"""AlterPartition names the epochs of the ISR's brokers."""
 
 
 def register_broker(
@@ -93,12 +90,7 @@ def alter_partition(
     services: ControllerServices, context: RequestContext, request: AlterPartitionRequest
 ) -> Deferred[AlterPartitionResponse]:
     """The ISRs that leaders propose."""
-    if context.api_version < EPOCHS_SINCE:
-        for topic in request.topics:
-            for partition in topic.partitions:
-                partition.new_isr_with_epochs = [
-                    AlterPartitionRequest.BrokerState(broker_id=each) for each in partition.new_isr
-                ]
+    del context
     return services.service.submit(lambda controller, now_ms: controller.alter_partition(request))
 
 

@@ -7,6 +7,7 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import VoteRequest
 from kbroker.quorum.raft.effects import PersistState, Respond, Send
+from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH
 from kbroker.quorum.raft.epoch_states import Candidate, Prospective, Unattached
 from kbroker.quorum.raft.messages import vote_request
 from kbroker.quorum.raft.offsets import OffsetAndEpoch
@@ -154,6 +155,20 @@ def test_a_flood_of_epochs_does_not_postpone_an_election() -> None:
     state = world[1].node.quorum.state
     assert isinstance(state, Unattached)
     assert (state.epoch, state.election_deadline_ms) == (49, deadline_ms)
+
+
+def test_an_epoch_that_leaves_no_room_for_another_is_refused() -> None:
+    """After epoch 2^31-1 there could be no election, and its records could not be written."""
+    world = Replicas(1)
+    before = world[1].node.quorum.epoch
+    for epoch in (2**31 - 1, MAX_TOLD_EPOCH + 1):
+        ask_for_vote(world[1], 9, epoch=epoch)
+        partition = world.responses[-9].topics[0].partitions[0]  # type: ignore[attr-defined]  # a VoteResponse
+        assert partition.error_code == ErrorCode.INVALID_REQUEST
+        assert (world[1].state, world[1].node.quorum.epoch) == ("Leader", before)
+    ask_for_vote(world[1], 9, epoch=MAX_TOLD_EPOCH)
+    world.advance(10_000)
+    assert (world[1].state, world[1].node.quorum.epoch) == ("Leader", MAX_TOLD_EPOCH + 1)
 
 
 def test_a_shorter_log_is_not_elected() -> None:

@@ -6,11 +6,13 @@ import pytest
 
 from kbroker.model import InvariantError
 from kbroker.protocol.control_records import ControlType
-from kbroker.protocol.messages.quorum import EndQuorumEpochRequest
-from kbroker.quorum.raft.effects import AppendControl, Commit, LeaderChanged, Send
-from kbroker.quorum.raft.leadership import succession_backoff_ms
-from kbroker.quorum.raft.voter_set import ReplicaKey
-from tests.quorum.raft.replicas import Replicas
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.quorum import BeginQuorumEpochRequest, EndQuorumEpochRequest
+from kbroker.quorum.raft.effects import AppendControl, Commit, LeaderChanged, RaftRequest, Send
+from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH
+from kbroker.quorum.raft.leadership import MAX_SUCCESSORS, succession_backoff_ms
+from kbroker.quorum.raft.voter_set import MAX_ENDPOINTS, ReplicaKey
+from tests.quorum.raft.replicas import LISTENER, Replica, Replicas
 
 
 def cut_off(world: Replicas, node_id: int) -> None:
@@ -188,3 +190,65 @@ def test_the_voters_are_written_by_the_first_leader_only() -> None:
 def test_successors_wait_in_their_order(successors: list[int], wait_ms: int) -> None:
     keys = [ReplicaKey(each) for each in successors]
     assert succession_backoff_ms(ReplicaKey(1), keys, 1000) == wait_ms
+
+
+TOKEN = -1
+METADATA = "__cluster_metadata"
+
+
+def told(replica: Replica, request: RaftRequest) -> ErrorCode:
+    """The error of the answer to a request about an epoch."""
+    world = replica.world
+    replica.do(
+        replica.node.handle_request(
+            TOKEN, request, listener_name=LISTENER, version=1, now_ms=world.now_ms, wall_ms=0
+        )
+    )
+    response = world.responses.pop(TOKEN)
+    return ErrorCode(response.topics[0].partitions[0].error_code)  # type: ignore[attr-defined]  # one of both
+
+
+def begin(epoch: int, endpoints: int = 1) -> BeginQuorumEpochRequest:
+    kind = BeginQuorumEpochRequest
+    partition = kind.PartitionData(leader_id=9, leader_epoch=epoch)
+    endpoint = kind.LeaderEndpoint(name=LISTENER, host="host", port=9)
+    return kind(
+        topics=[kind.TopicData(topic_name=METADATA, partitions=[partition])],
+        leader_endpoints=[endpoint] * endpoints,
+    )
+
+
+def end(epoch: int, successors: int) -> EndQuorumEpochRequest:
+    kind = EndQuorumEpochRequest
+    partition = kind.PartitionData(
+        leader_id=9,
+        leader_epoch=epoch,
+        preferred_candidates=[kind.ReplicaInfo(candidate_id=8)] * successors,
+    )
+    return kind(topics=[kind.TopicData(topic_name=METADATA, partitions=[partition])])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(begin(2**31 - 1), id="the last epoch"),
+        pytest.param(begin(MAX_TOLD_EPOCH + 1), id="an epoch that leaves no room"),
+        pytest.param(begin(10, MAX_ENDPOINTS + 1), id="very many endpoints"),
+        pytest.param(begin(1), id="an epoch that has another leader"),
+        pytest.param(end(1, 1), id="an epoch that another leader cannot end"),
+        pytest.param(end(10, MAX_SUCCESSORS + 1), id="very many successors"),
+    ],
+)
+def test_a_leader_that_tells_too_much_is_not_followed(request_: RaftRequest) -> None:
+    replica = Replicas(1)[1]
+    before = replica.node.quorum.epoch
+    assert before == 1
+    assert told(replica, request_) == ErrorCode.INVALID_REQUEST
+    assert (replica.state, replica.node.quorum.epoch) == ("Leader", before)
+
+
+def test_a_leader_of_a_later_epoch_is_followed() -> None:
+    for request in (begin(10, MAX_ENDPOINTS), end(10, MAX_SUCCESSORS)):
+        replica = Replicas(1, 2)[1]
+        assert told(replica, request) == ErrorCode.NONE
+        assert replica.node.quorum.epoch == 10

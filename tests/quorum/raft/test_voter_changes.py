@@ -12,7 +12,7 @@ from kbroker.protocol.messages.quorum import (
 )
 from kbroker.quorum.raft.effects import RaftRequest
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.voter_set import MAX_ENDPOINTS, ReplicaKey
 from tests.quorum.raft.replicas import LISTENER, Replica, Replicas, directory_of, endpoint_of
 
 TOKEN = -1
@@ -45,6 +45,10 @@ def add(node_id: int, **fields: object) -> AddRaftVoterRequest:
         "listeners": [listener],
     }
     return AddRaftVoterRequest(**(values | fields))  # type: ignore[arg-type]  # fields of the request
+
+
+def listener(name: str = LISTENER, host: str = "host") -> AddRaftVoterRequest.Listener:
+    return AddRaftVoterRequest.Listener(name=name, host=host, port=9003)
 
 
 def remove(node_id: int, **fields: object) -> RemoveRaftVoterRequest:
@@ -92,6 +96,10 @@ def test_a_voter_is_added_and_counts() -> None:
         (add(3, voter_id=-1), ErrorCode.INVALID_REQUEST),
         (add(3, voter_directory_id=bytes(16)), ErrorCode.INVALID_REQUEST),
         (add(3, listeners=[]), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=add(3).listeners * (MAX_ENDPOINTS + 1)), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=[listener(host="x" * 256)]), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=[listener(host="a\0b")]), ErrorCode.INVALID_REQUEST),
+        (add(3, listeners=[listener(), listener(name="\n")]), ErrorCode.INVALID_REQUEST),
         (add(2), ErrorCode.DUPLICATE_VOTER),
         (remove(3), ErrorCode.VOTER_NOT_FOUND),
         (remove(2, voter_directory_id=b"x" * 16), ErrorCode.VOTER_NOT_FOUND),
@@ -267,6 +275,9 @@ def test_a_voter_tells_its_endpoints() -> None:
     assert ask(leader, update(leader, other, 7779, low=2)) == ErrorCode.INVALID_REQUEST
     assert ask(leader, update(leader, other, 7779, low=-1)) == ErrorCode.INVALID_REQUEST
     assert ask(leader, update(leader, 9, 7779)) == ErrorCode.VOTER_NOT_FOUND
+    too_many = update(leader, other, 7779)
+    too_many.listeners *= MAX_ENDPOINTS + 1
+    assert ask(leader, too_many) == ErrorCode.INVALID_REQUEST
 
 
 def test_kraft_version_becomes_1_once_each_voter_told_its_directory() -> None:

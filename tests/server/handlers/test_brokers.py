@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.client.connection import BrokerConnection
 from kbroker.metadata.image import Endpoint, MetadataImage
-from kbroker.model import ZERO_UUID
 from kbroker.node.node import Broker
-from kbroker.ports import Deferred
-from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
     AllocateProducerIdsRequest,
@@ -33,9 +29,7 @@ from kbroker.protocol.messages.cluster import (
     UnregisterBrokerResponse,
 )
 from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.server.handlers.brokers import HANDLERS, alter_partition
-from kbroker.server.requests import RequestContext
-from kbroker.server.services import ControllerServices
+from kbroker.server.handlers.brokers import HANDLERS
 from kbroker.settings.broker import BrokerConfig
 
 CONTROLLER = {
@@ -208,23 +202,6 @@ def test_refusals_are_the_controllers(tmp_path: Path) -> None:
         assert unknown.error_message == "Broker ID 9 is not currently registered"
 
     play(tmp_path, script)
-
-
-def test_an_isr_of_version_2_has_no_epochs() -> None:
-    seen: list[AlterPartitionRequest] = []
-
-    def submit(operation: Callable[[Any, int], object]) -> Deferred[None]:
-        operation(SimpleNamespace(alter_partition=seen.append), 0)
-        return Deferred()
-
-    services = cast(ControllerServices, SimpleNamespace(service=SimpleNamespace(submit=submit)))
-    partition = AlterPartitionRequest.PartitionData(new_isr=[3, 1])
-    request = AlterPartitionRequest(
-        topics=[AlterPartitionRequest.TopicData(topic_id=ZERO_UUID, partitions=[partition])]
-    )
-    alter_partition(services, RequestContext(ApiKey.ALTER_PARTITION, 2), request)
-    found = seen[0].topics[0].partitions[0].new_isr_with_epochs
-    assert [(each.broker_id, each.broker_epoch) for each in found] == [(3, -1), (1, -1)]
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda each: each.api_key.name)

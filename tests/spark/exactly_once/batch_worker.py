@@ -25,11 +25,11 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.schema import Request, Response
 from spark_jobs.exactly_once.claims import Claims
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
 from spark_jobs.exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from spark_jobs.exactly_once.grant import Grant, WriterLimits
-from spark_jobs.exactly_once.wire import BrokerSocket
 from spark_jobs.exactly_once.writer import TaskWriter
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.connection import BrokerSocket
 
 R = TypeVar("R", bound=Response)
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from kbroker.client.cluster import LATEST_TIMESTAMP, READ_COMMITTED
 from kbroker.model import TopicPartition
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
-from spark_jobs.exactly_once.token_log import list_offset
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.offsets import list_offset
 from tests.clients.adapters import wait_until
 
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from kbroker.client.cluster import LATEST_TIMESTAMP
 from kbroker.model import TopicPartition
 from spark_jobs.exactly_once.arrow_map import map_in_arrow
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
 from spark_jobs.exactly_once.sink import kafka_sink
-from spark_jobs.exactly_once.token_log import list_offset
 from spark_jobs.session import open_session
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.offsets import list_offset
 from tests.clients.adapters import wait_until
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A cluster in memory that decides as Kafka does about producer ids, epochs, sequences, markers and
 what a reader of committed records sees; and faults that a test orders.
 
-It takes the requests of `spark_jobs.exactly_once.client` without bytes or sockets between.
+It takes the requests of `spark_jobs.wire.client` without bytes or sockets between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import Record, iter_records
 from kbroker.protocol.schema import Request, Response
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
 
 R = TypeVar("R", bound=Response)
 
@@ -81,6 +81,7 @@ class PartitionLog:
         self.batches: list[bytearray] = []
         self.producers: dict[int, ProducerState] = {}
         self.aborted: list[Aborted] = []
+        self.start = 0
         self.end = 0
 
     def append(self, data: bytes, max_bytes: int) -> tuple[ErrorCode, int]:
@@ -518,18 +519,22 @@ class ScriptedCluster:
         )
 
     def _list_offsets(self, request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsResponse:
-        ((topic, (part,)),) = ((topic, topic.partitions) for topic in request.topics)
-        log = self.log(topic.name, part.partition_index)
-        answer = ListOffsetsResponse.ListOffsetsPartitionResponse(
-            partition_index=part.partition_index,
-            error_code=code,
-            offset=0 if part.timestamp == -2 else log.end,
-        )
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=[answer])
-            ]
-        )
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for part in topic.partitions:
+                log = self.log(topic.name, part.partition_index)
+                answers.append(
+                    ListOffsetsResponse.ListOffsetsPartitionResponse(
+                        partition_index=part.partition_index,
+                        error_code=code,
+                        offset=log.start if part.timestamp == -2 else log.end,
+                    )
+                )
+            topics.append(
+                ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers)
+            )
+        return ListOffsetsResponse(topics=topics)
 
 
 def _topics_of(request: Request) -> Sequence[str]:

@@ -12,10 +12,10 @@ from kbroker.protocol.batch_header import read_batch_header
 from kbroker.protocol.compression import Compression
 from kbroker.protocol.records import iter_records
 from spark_jobs.exactly_once.batches import MAX_SEQUENCE, BatchBuffer, SealedBatch
-from spark_jobs.exactly_once.client import ClusterAddress
 from spark_jobs.exactly_once.errors import Failure, TaskFailure
 from spark_jobs.exactly_once.grant import Grant, WriterLimits
 from spark_jobs.exactly_once.topics import TargetTopic
+from spark_jobs.wire.client import ClusterAddress
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GRANT = Grant(

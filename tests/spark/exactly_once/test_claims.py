@@ -10,10 +10,10 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from spark_jobs.exactly_once.claims import Claims
-from spark_jobs.exactly_once.client import ClusterAddress
 from spark_jobs.exactly_once.errors import AttemptRefused, Failure, TaskFailure
 from spark_jobs.exactly_once.grant import Grant
 from spark_jobs.exactly_once.topics import TargetTopic
+from spark_jobs.wire.client import ClusterAddress
 from tests.spark.exactly_once.scripted_cluster import ScriptedCluster
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)

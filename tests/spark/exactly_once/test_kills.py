@@ -16,7 +16,6 @@ from kbroker.model import TopicPartition
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka
 from spark_jobs.exactly_once.claims import Claims
-from spark_jobs.exactly_once.client import ClusterAddress
 from spark_jobs.exactly_once.driver import QueryDriver, TaskReport
 from spark_jobs.exactly_once.errors import (
     AttemptRefused,
@@ -29,6 +28,7 @@ from spark_jobs.exactly_once.errors import (
 from spark_jobs.exactly_once.grant import Grant
 from spark_jobs.exactly_once.writer import TaskWriter
 from spark_jobs.java import java_problem
+from spark_jobs.wire.client import ClusterAddress
 from tests.clients.adapters import wait_until
 from tests.spark.exactly_once.batch_worker import (
     NO_KILL,

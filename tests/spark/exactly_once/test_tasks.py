@@ -12,7 +12,6 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.testing import EmbeddedBroker
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress
 from spark_jobs.exactly_once.driver import BatchReport, QueryDriver, QuerySettings, TaskReport
 from spark_jobs.exactly_once.errors import Failure, SinkError
 from spark_jobs.exactly_once.grant import Grant
@@ -27,6 +26,7 @@ from spark_jobs.exactly_once.tasks import (
     write_rows,
 )
 from spark_jobs.exactly_once.topics import TargetTopic
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
 
 pa = pytest.importorskip("pyarrow")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.exactly_once.client import ClusterAddress
 from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.verify.job import TopicSide, VerifyOptions, verify, verify_frame
+from spark_jobs.wire.client import ClusterAddress
 from tests.clients.adapters import ConfluentAdapter, Sent
 
 if TYPE_CHECKING:

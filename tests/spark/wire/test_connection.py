@@ -15,7 +15,7 @@ from kbroker.protocol.framing import decode_request_header, encode_response_fram
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing import EmbeddedBroker
-from spark_jobs.exactly_once.wire import BrokerSocket, open_plain_socket, reason
+from spark_jobs.wire.connection import BrokerSocket, open_plain_socket, reason
 
 Answer = Callable[[int, int, int], bytes | None]
 """(API key, version, correlation id) -> bytes of the response, None to close the connection."""

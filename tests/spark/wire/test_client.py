@@ -10,8 +10,8 @@ from kbroker.client.cluster import TRANSACTION_COORDINATOR
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from spark_jobs.exactly_once.client import BlockingClient, ClusterAddress, NoBroker
-from spark_jobs.exactly_once.errors import SinkError
+from spark_jobs.errors import JobError
+from spark_jobs.wire.client import BlockingClient, ClusterAddress, NoBroker
 from tests.spark.exactly_once.scripted_cluster import HOST, PORT, FakeClock, ScriptedCluster
 
 
@@ -74,7 +74,7 @@ def test_a_cluster_that_was_reached_may_be_away_for_a_while(cluster: ScriptedClu
 
 
 def test_bootstrap_servers_that_are_none() -> None:
-    with pytest.raises(SinkError, match="is no broker address: write host:port"):
+    with pytest.raises(JobError, match="is no broker address: write host:port"):
         BlockingClient(ClusterAddress("a:b:c"))
 
 
@@ -145,7 +145,7 @@ def test_addresses_go_to_the_tasks() -> None:
 
 
 def test_the_clock_of_this_machine() -> None:
-    from spark_jobs.exactly_once.client import SystemClock
+    from spark_jobs.wire.client import SystemClock
 
     clock = SystemClock()
     before = clock.monotonic()

@@ -1,6 +1,6 @@
 """A cluster as a driver or a task sees it: bootstrap, metadata, coordinators, connections, retries.
 
-Blocking. What a deadline ends is raised as KafkaError; `errors` makes one line of it.
+Blocking. What a deadline ends is raised as KafkaError; one line of it is made by its caller.
 """
 
 from __future__ import annotations
@@ -10,15 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from kbroker.client.cluster import STALE_METADATA, StartupError, TopicPartition, parse_bootstrap
+from kbroker.client.cluster import (
+    STALE_METADATA,
+    ZERO_UUID,
+    StartupError,
+    TopicPartition,
+    Uuid,
+    parse_bootstrap,
+)
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.schema import Request, Response
 
-from .errors import SinkError
-from .wire import BrokerSocket, Connection, OpenSocket, open_plain_socket
+from ..errors import JobError
+from .connection import BrokerSocket, Connection, OpenSocket, open_plain_socket
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -67,7 +74,7 @@ class SystemClock:
         time.sleep(seconds)
 
 
-class NoBroker(SinkError):
+class NoBroker(JobError):
     """No address of the cluster answers."""
 
 
@@ -85,16 +92,17 @@ class BlockingClient:
         connect: Connect | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Raises SinkError for bootstrap servers that are no addresses."""
+        """Raises JobError for bootstrap servers that are no addresses."""
         self.address = address
         self.clock: Clock = SystemClock() if clock is None else clock
         self._connect = self._open_socket if connect is None else connect
         try:
             self._bootstrap = parse_bootstrap(address.bootstrap_servers)
         except StartupError as error:
-            raise SinkError(str(error)) from error
+            raise JobError(str(error)) from error
         self._brokers: dict[int, BrokerAddress] = {}
         self._leaders: dict[str, dict[int, int]] = {}
+        self._topic_ids: dict[str, Uuid] = {}
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
         self._is_advertised_reached = False
@@ -128,7 +136,7 @@ class BlockingClient:
         """A connection to a known broker, one that is open before any other, else to a bootstrap
         address.
 
-        Raises SinkError if no address answers within connect_timeout_s, all of them together.
+        Raises JobError if no address answers within connect_timeout_s, all of them together.
         """
         known = [(broker.host, broker.port) for broker in self._brokers.values()]
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
@@ -273,6 +281,10 @@ class BlockingClient:
         self.refresh([topic])
         return len(self._leaders[topic])
 
+    def topic_id(self, topic: str) -> Uuid:
+        """The id of a topic as of its last `refresh`; ZERO_UUID of brokers before Kafka 2.8."""
+        return self._topic_ids.get(topic, ZERO_UUID)
+
     def broker_count(self) -> int:
         """Brokers of the cluster, as of the last `refresh`."""
         return len(self._brokers)
@@ -296,6 +308,7 @@ class BlockingClient:
             self._leaders.pop(topic.name, None)
             if topic.error_code:
                 raise KafkaError(ErrorCode(topic.error_code), f"topic {topic.name}")
+            self._topic_ids[topic.name] = topic.topic_id
             self._leaders[topic.name] = {
                 partition.partition_index: partition.leader_id for partition in topic.partitions
             }
