@@ -340,7 +340,7 @@ class BrokerRole:
         config, timers, random = self._config, self._timers, self._resources.random
         groups = self._build_groups(replicas)
         producer_ids = ProducerIdManager(
-            lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
+            lambda: channel.allocate_producer_ids(lifecycle.broker_epoch), timers
         )
         markers = build_marker_router(replicas, timers, groups, self._peers)
         transactions = build_transaction_coordinator(
