@@ -9,7 +9,7 @@ from unittest import mock
 from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.model import TopicPartition
-from kbroker.simulation.cluster import SETTINGS
+from kbroker.simulation.cluster import DRAWN_SETTINGS
 from kbroker.testing.cluster_state import create_topics, partition_states, unhealed
 from tests.simulation.worlds import SimulatedWorld
 
@@ -69,7 +69,7 @@ def test_a_killed_leader_is_replaced_and_comes_back_with_its_data(tmp_path: Path
 
 def test_a_record_waits_for_a_dead_follower_until_it_is_fenced(tmp_path: Path) -> None:
     """Not for replica.lag.time.max.ms, which is longer here, and not for another record."""
-    with mock.patch.dict(SETTINGS, {"replica.lag.time.max.ms": "30000"}):
+    with mock.patch.dict(DRAWN_SETTINGS, {"replica.lag.time.max.ms": ("30000",)}):
         world = SimulatedWorld(tmp_path)
 
     async def script() -> None:
