@@ -24,16 +24,6 @@ class MetadataCache:
         self._kraft_version = kraft_version
         self.image = MetadataImage(cluster_id=cluster_id)
 
-    def live_epoch(self, broker_id: int) -> int | None:
-        """See `replication.isr.ClusterBrokers`."""
-        broker = self.image.brokers.get(broker_id)
-        return None if broker is None or broker.fenced else broker.epoch
-
-    def is_shutting_down(self, broker_id: int) -> bool:
-        """See `replication.isr.ClusterBrokers`."""
-        broker = self.image.brokers.get(broker_id)
-        return broker is not None and broker.in_controlled_shutdown
-
     def rack_of(self, broker_id: int, listener_name: str) -> str | None:
         """See `replication.replica_selector.BrokerRacks`."""
         broker = self.image.brokers.get(broker_id)

@@ -7,16 +7,24 @@ broker stops are not used (KIP-730).
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from kbroker.controller.producer_ids import ProducerIdBlock
-from kbroker.ports import Deferred
-from kbroker.protocol.errors import KafkaError
+from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 PREFETCH_LEFT: Final = 100
 """With so many ids left the next block is requested, so that producers rarely wait."""
+
+WAIT_MS: Final = 3_000
+"""How long a producer waits for a block: an election of a controller is over by then, and no client
+has given its request up. The request for the block goes on.
+"""
 
 
 class ProducerIdManager:
@@ -24,17 +32,31 @@ class ProducerIdManager:
     (`BrokerChannel.allocate_producer_ids`).
     """
 
-    __slots__ = ("_allocate", "_asked", "_end", "_next", "_prefetched", "_waiting")
+    __slots__ = (
+        "_allocate",
+        "_asked",
+        "_end",
+        "_next",
+        "_prefetched",
+        "_timer",
+        "_timers",
+        "_waiting",
+    )
 
-    def __init__(self, allocate: Callable[[], Deferred[ProducerIdBlock]]) -> None:
+    def __init__(self, allocate: Callable[[], Deferred[ProducerIdBlock]], timers: Timers) -> None:
         self._allocate = allocate
+        self._timers = timers
+        self._timer: TimerHandle | None = None
         self._next = self._end = 0
         self._prefetched: ProducerIdBlock | None = None
         self._asked = False
-        self._waiting: deque[Deferred[int]] = deque()
+        self._waiting: deque[tuple[int, Deferred[int]]] = deque()
+        """Until when each waits, the first one the shortest."""
 
     def next_id(self) -> Deferred[int]:
-        """A fresh producer id; pending while a block is requested. Fails as the controller does."""
+        """A fresh producer id; pending while a block is requested. Fails with
+        COORDINATOR_LOAD_IN_PROGRESS, as in Kafka, if no block comes in time.
+        """
         if self._next == self._end and self._prefetched is not None:
             self._take(self._prefetched)
             self._prefetched = None
@@ -45,7 +67,8 @@ class ProducerIdManager:
                 self._ask()
             return Deferred.of(producer_id)
         deferred: Deferred[int] = Deferred()
-        self._waiting.append(deferred)
+        self._waiting.append((self._timers.monotonic_ms() + WAIT_MS, deferred))
+        self._plan()
         self._ask()
         return deferred
 
@@ -62,10 +85,9 @@ class ProducerIdManager:
 
     def _failed(self, error: KafkaError) -> None:
         """The controller refused or lost leadership. The next request for an id asks again."""
+        logger.warning("no block of producer ids: %s", error)
         self._asked = False
-        waiting, self._waiting = self._waiting, deque()
-        for deferred in waiting:
-            deferred.fail(error)
+        self._give_up(len(self._waiting))
 
     def _arrived(self, block: ProducerIdBlock) -> None:
         self._asked = False
@@ -76,9 +98,26 @@ class ProducerIdManager:
         while self._waiting and self._next < self._end:
             producer_id = self._next
             self._next += 1
-            self._waiting.popleft().resolve(producer_id)
+            self._waiting.popleft()[1].resolve(producer_id)
         if self._waiting:
             self._ask()
+
+    def _plan(self) -> None:
+        if self._timer is None and self._waiting:
+            wait_ms = self._waiting[0][0] - self._timers.monotonic_ms()
+            self._timer = self._timers.call_later(max(wait_ms, 0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ms = self._timers.monotonic_ms()
+        self._give_up(sum(until_ms <= now_ms for until_ms, _ in self._waiting))
+        self._plan()
+
+    def _give_up(self, count: int) -> None:
+        """Fail the first of those that wait."""
+        for _, deferred in [self._waiting.popleft() for _ in range(count)]:
+            message = "no producer id is left, and the controller has not given a block yet"
+            deferred.fail(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message))
 
     def _take(self, block: ProducerIdBlock) -> None:
         self._next, self._end = block.first_id, block.first_id + block.count

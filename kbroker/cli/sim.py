@@ -17,8 +17,8 @@ minutes take about one, and a run of the same seed does the same again. Nodes ar
 paused and cut off from each other and from clients, while producers, transactional producers, a
 group and readers work. Then everything heals, and the verdict follows: whether each acknowledged
 record is there, once and in order, at the same offset for every reader; whether transactions are
-visible as a whole or not at all; whether committed offsets went back; whether the replicas have the
-same bytes.
+visible as a whole or not at all; whether committed offsets went back; whether each request is
+answered; whether the replicas have the same bytes.
 
 \b
 Examples:

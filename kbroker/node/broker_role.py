@@ -21,6 +21,7 @@ from kbroker.broker.controller_channel import (
 from kbroker.broker.directory_assignments import LogDirectoryReporter
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.broker.lifecycle import BrokerLifecycle, LifecycleCore
+from kbroker.broker.live_brokers import LiveBrokers
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
@@ -68,9 +69,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FOLLOWER_THREADS: Final = 2
-"""Workers that make new segments of followers' logs and cut logs; a slow disk may hold up one."""
-
 SHUTDOWN_SECONDS: Final = 3.0
 CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
 """How long a stop waits for the controlled shutdown: of a node that is its whole cluster, and of a
@@ -114,6 +112,7 @@ class BrokerRole:
         dynamic.follow(lambda _, now: self._log_configs.reconfigure(now))
         self.metadata = MetadataCache(log.loader.image.cluster_id, lambda: log.driver.kraft_version)
         self._hosted = HostedReplicas(config.node_id, lambda: log.loader.image, self._log_configs)
+        self._live_brokers = LiveBrokers(lambda: log.loader.image)
         self._loading: asyncio.Future[None] | None = None
         self._replicas: ReplicaManager | None = None
         self._lifecycle: BrokerLifecycle | None = None
@@ -247,7 +246,7 @@ class BrokerRole:
             self._timers,
             self._config,
             knows=self._hosted.exists,
-            isr_ports=IsrPorts(self.metadata, self._isr_changes),
+            isr_ports=IsrPorts(self._live_brokers, self._isr_changes),
             offloads=self._resources.offload,
             random=self._resources.random,
             memory=self._memory,
@@ -261,7 +260,7 @@ class BrokerRole:
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> BrokerReplication:
         """A node that is its whole cluster imports none of it."""
-        from kbroker.node.replication import BrokerReplication
+        from kbroker.node.replication import FOLLOWER_THREADS, BrokerReplication
 
         return BrokerReplication(
             self._config,
@@ -341,7 +340,7 @@ class BrokerRole:
         config, timers, random = self._config, self._timers, self._resources.random
         groups = self._build_groups(replicas)
         producer_ids = ProducerIdManager(
-            lambda: channel.allocate_producer_ids(lifecycle.broker_epoch)
+            lambda: channel.allocate_producer_ids(lifecycle.broker_epoch), timers
         )
         markers = build_marker_router(replicas, timers, groups, self._peers)
         transactions = build_transaction_coordinator(

@@ -30,6 +30,9 @@ from kbroker.settings.broker import BrokerConfig
 
 PURPOSE: Final = "replica fetcher"
 
+FOLLOWER_THREADS: Final = 2
+"""Workers that make new segments of followers' logs and cut logs; a slow disk may hold up one."""
+
 
 class BrokerConnection:
     """`fetchers.Leader`: one broker of the cluster, wherever the metadata say that it listens for

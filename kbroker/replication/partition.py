@@ -319,7 +319,9 @@ class Partition:
             self._propose(self.isr | {replica_id}, added=replica_id)
         if has_new_start:
             self._tell_start_watchers()
-        return remote.log_end_offset != previous_end and self._advance(now_ms)
+        # also without a new end: a follower outside the ISR may hold nothing back any more
+        is_open = remote.log_end_offset != previous_end or self.high_watermark < fetch_offset
+        return is_open and self._advance(now_ms)
 
     def advance(self, now_ms: int) -> bool:
         """Move the high watermark as far as the replicas allow. Returns whether it moved."""
@@ -397,14 +399,17 @@ class Partition:
     # the ISR
 
     def shrink_isr(self, now_ms: int) -> None:
-        """Propose an ISR without the members that lag, if there are any (Kafka's maybeShrinkIsr).
-        Called every half of replica.lag.time.max.ms.
+        """Propose an ISR without the members that lag, if there are any (Kafka's maybeShrinkIsr);
+        otherwise the high watermark may pass followers that began to lag before they joined. Called
+        every half of replica.lag.time.max.ms.
         """
         if self.role != Role.LEADER or not self.in_sync.remotes:
             return
         lagging = self.in_sync.lagging(self.log.log_end_offset, now_ms)
         if lagging:
             self._propose(self.isr - lagging, added=None)
+        else:
+            self._advance(now_ms)
 
     def _propose(self, isr: frozenset[int], *, added: int | None) -> None:
         proposal = IsrProposal(

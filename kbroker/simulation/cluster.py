@@ -42,7 +42,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "controller.quorum.request.timeout.ms": "1000",
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
-    "replica.lag.time.max.ms": "2000",
     "replica.socket.timeout.ms": "3000",
     "replica.fetch.backoff.ms": "200",
     "auto.create.topics.enable": "false",
@@ -56,6 +55,12 @@ SETTINGS: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
 }
 """Times that are shorter than the defaults, so that more happens in a simulated minute."""
+DRAWN_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    # Shorter than broker.session.timeout.ms: the leader removes a dead follower from the ISR.
+    # Longer: the controller does, which fences its broker.
+    "replica.lag.time.max.ms": ("2000", "10000"),
+}
+"""Of each of these a cluster has one value."""
 
 
 def replication_settings(nodes: int) -> dict[str, str]:
@@ -194,6 +199,7 @@ class SimulatedCluster:
         voters = ",".join(f"{each}@{HOST}:{FIRST_CONTROLLER_PORT + each}" for each in controllers)
         cluster_id = uuid_to_string(random_uuid(random))
         self.bootstrap_servers = ",".join(f"{HOST}:{FIRST_BROKER_PORT + each}" for each in ids)
+        drawn = {name: random.choice(values) for name, values in DRAWN_SETTINGS.items()}
         self.nodes: dict[int, SimulatedNode] = {}
         for node_id in ids:
             config = BrokerConfig.from_properties(
@@ -202,6 +208,7 @@ class SimulatedCluster:
                     "controller.quorum.voters": voters,
                     "log.dirs": str(folder / str(node_id)),
                     **SETTINGS,
+                    **drawn,
                     **replication_settings(nodes),
                 }
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from kbroker.simulation.process import PROCESS, SimulatedProcess
+from kbroker.simulation.unanswered import Conversation, UnansweredRequest
 
 HOST: Final = "127.0.0.1"
 SYN_RETRY_S: Final = 1.0
@@ -102,7 +103,14 @@ class SimulatedNetwork:
         self._cuts: set[tuple[int, int]] = set()
         self._transports: dict[SimulatedTransport, None] = {}
         """In the order in which they were made."""
+        self._conversations: dict[SimulatedTransport, Conversation] = {}
+        """By their clients' ends, which are open."""
         self._next_client_port = FIRST_CLIENT_PORT
+
+    def unanswered(self) -> Iterator[UnansweredRequest]:
+        """The requests that wait for a response, on connections that their clients keep open."""
+        for conversation in self._conversations.values():
+            yield from conversation.unanswered
 
     # -- addresses --------------------------------------------------------------------------------
 
@@ -167,6 +175,10 @@ class SimulatedNetwork:
         client = SimulatedTransport(self, loop, source, context, near, far)
         server = SimulatedTransport(self, loop, listener.process, listener.context, far, near)
         client.peer, server.peer = server, client
+        conversation = Conversation(source.node_id, listener.process.node_id)
+        client.wrote = lambda data: conversation.asked(data, loop.time())
+        server.wrote = conversation.answered
+        self._conversations[client] = conversation
         self._transports[client] = self._transports[server] = None
 
         def accept() -> None:
@@ -181,6 +193,7 @@ class SimulatedNetwork:
     def forget(self, transport: SimulatedTransport) -> None:
         """One end is closed."""
         self._transports.pop(transport, None)
+        self._conversations.pop(transport, None)
 
     def process_ended(self, process: SimulatedProcess) -> None:
         """The system resets the connections of a killed process and closes its sockets."""
@@ -239,6 +252,10 @@ def _process() -> SimulatedProcess:
     return process
 
 
+def _ignore(data: bytes) -> None:
+    """Nobody is told what is written."""
+
+
 class SimulatedTransport(asyncio.Transport):
     """One end of a connection. Buffers have no limit."""
 
@@ -254,6 +271,8 @@ class SimulatedTransport(asyncio.Transport):
         super().__init__({"sockname": address, "peername": peer_address})
         self.process = process
         self.peer: SimulatedTransport | None = None
+        self.wrote: Callable[[bytes], None] = _ignore
+        """Told what this end writes."""
         self._network = network
         self._loop = loop
         self._context = context
@@ -284,7 +303,9 @@ class SimulatedTransport(asyncio.Transport):
         """See asyncio."""
         if self._is_closing or self.peer is None:
             return
-        for piece in self._network.pieces(bytes(data)):
+        sent = bytes(data)
+        self.wrote(sent)
+        for piece in self._network.pieces(sent):
             self.peer.send(piece)
 
     def is_closing(self) -> bool:

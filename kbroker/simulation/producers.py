@@ -196,7 +196,10 @@ async def produce(workload: Workload, name: str, guarantee: Guarantee) -> None:
 
 
 class TransactionalProducer:
-    """Transactions over several partitions of `ledger`, and offsets for the group of its name."""
+    """Transactions over several partitions of `ledger`, and offsets for the group of its name. One
+    that it leaves open, as if it had crashed, it ends when it begins anew; the coordinator's wall
+    clock may be half an hour behind, so the timeout of the transaction does not do.
+    """
 
     def __init__(self, workload: Workload, name: str, *, is_new_protocol: bool) -> None:
         self._workload = workload
@@ -206,16 +209,18 @@ class TransactionalProducer:
         self._writer.is_new_protocol = is_new_protocol
         self._is_new_protocol = is_new_protocol
         self._count = 0
+        self._is_open = False
 
     async def run(self) -> None:
-        """Until the workload stops."""
+        """Until the workload stops and no transaction is open."""
         workload = self._workload
-        while not workload.is_stopping:
+        while not workload.is_stopping or self._is_open:
             self._writer.begin_epoch()
             try:
                 async with workload.client(self._name) as client:
                     await _init_producer_id(workload, client, self._writer)
-                    while await self._transact(client) and not workload.is_stopping:
+                    self._is_open = False
+                    while not workload.is_stopping and await self._transact(client):
                         await workload.pause(MEAN_PAUSE_S)
             except (KafkaError, StartupError) as error:
                 workload.note(f"{self._name} begins anew: {error}")
@@ -229,6 +234,7 @@ class TransactionalProducer:
         self._count += 1
         transaction = f"{self._name}-{self._count}"
         workload.history.begin(transaction)
+        self._is_open = True
         ending = Ending.ABORTED if random.random() < ABORT_SHARE else Ending.COMMITTED
         has_failed = False
         try:
@@ -245,6 +251,7 @@ class TransactionalProducer:
         if random.random() < GIVE_UP_SHARE:
             return False
         await self._end(client, committed=ending is Ending.COMMITTED)
+        self._is_open = False
         workload.history.end(transaction, ending, workload.now_ms())
         workload.counts[f"transactions {ending.value}"] += 1
         if self._count % FETCH_EVERY == 0:

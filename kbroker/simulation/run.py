@@ -30,6 +30,7 @@ from kbroker.testing.cluster_state import (
     UNAVAILABLE,
     PartitionState,
     create_topics,
+    out_of_sync,
     partition_states,
     unhealed,
 )
@@ -38,8 +39,15 @@ from kbroker.testing.history.stored import Fate, stored_records
 from kbroker.testing.history.verdict import anomalies
 
 HEAL_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 180.0
+STOP_TIMEOUT_S: Final = 45.0
+"""Shorter than `workload.DELIVERY_TIMEOUT_S`: no writer gives up before."""
 ASK_EVERY_S: Final = 1.0
+ANSWER_TIMEOUT_S: Final = 35.0
+"""Within this time after everything has healed each request is answered: a change of a transaction
+waits for its replicas for 30 s, and nothing waits longer.
+"""
+ORDINARY_ANSWER_S: Final = 10.0
+"""What is not answered after this time is waited for in the end: a rebalance takes 8 s at most."""
 MEMORY_FOLDER: Final = Path("/dev/shm")
 """Data of the nodes are there where it exists: the simulated nodes wait for no real disk."""
 
@@ -196,11 +204,17 @@ class ClusterRun:
             striking.cancel()
             await faults.heal()
             self._note("everything heals")
+            down = await self._take_one_down(cluster)
             workload.is_stopping = True
+            answering = clients.create_task(self._watch_answers(self._loop.time()))
             await self._written(writing)
+            if down is not None:
+                self._note(f"{down} begins again")
+                down.start()
             states = await self._healed(cluster)
             await self._everything_read(cluster, states, [reader.reads for reader in readers])
-            for task in reading:
+            await self._everything_answered()
+            for task in (*reading, answering):
                 task.cancel()
         await self._judge(cluster, workload)
         self.outcome.counts = workload.counts + faults.counts
@@ -212,6 +226,28 @@ class ClusterRun:
         if self._options.transactions:
             yield TransactionalProducer(workload, "transactional-1", is_new_protocol=True).run()
             yield TransactionalProducer(workload, "transactional-2", is_new_protocol=False).run()
+
+    async def _take_one_down(self, cluster: SimulatedCluster) -> SimulatedNode | None:
+        """Kill a node, in every other seed, while the writers end: the others do all that is to be
+        done. First all replicas have to be in sync, so that no partition needs the node.
+        """
+        random = self._random("down")
+        if random.random() < 0.5:
+            return None
+        replicas = min(self._options.nodes, 3)
+
+        async def problems() -> Sequence[str]:
+            try:
+                states = await partition_states(cluster.bootstrap_servers)
+            except UNAVAILABLE as error:
+                return [str(error)]
+            return out_of_sync(states, replicas)
+
+        await self._until(problems, "in sync")
+        node = cluster.nodes[random.choice(sorted(cluster.nodes))]
+        self._note(f"{node} is killed while the writers end")
+        node.kill()
+        return node
 
     async def _written(self, writing: Sequence[asyncio.Task[None]]) -> None:
         """The writers have ended what they had begun. Raises _Failed."""
@@ -229,6 +265,25 @@ class ClusterRun:
                 shown = "; ".join(found[:5])
                 raise _Failed(f"not {what} within {HEAL_TIMEOUT_S:.0f} s: {shown}")
             await asyncio.sleep(ASK_EVERY_S)
+
+    async def _watch_answers(self, healed_s: float) -> None:
+        """Until it is cancelled; healed_s: when the last fault has ended."""
+        while True:
+            since_s = self._loop.time() - ANSWER_TIMEOUT_S
+            if healed_s <= since_s:
+                for request in self._network.unanswered():
+                    if request.sent_s <= since_s:
+                        self._violated(f"not answered for {ANSWER_TIMEOUT_S:.0f} s: {request}")
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _everything_answered(self) -> None:
+        """No request waits for longer than is usual; `_watch_answers` ends what waits too long."""
+
+        async def problems() -> Sequence[str]:
+            before_s = self._loop.time() - ORDINARY_ANSWER_S
+            return [str(each) for each in self._network.unanswered() if each.sent_s <= before_s]
+
+        await self._until(problems, "everything answered")
 
     async def _healed(self, cluster: SimulatedCluster) -> dict[TopicPartition, PartitionState]:
         """All replicas are in sync, and no transaction is open. Returns the partitions."""

@@ -76,15 +76,22 @@ async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionStat
         }
 
 
+def out_of_sync(states: Mapping[TopicPartition, PartitionState], replicas: int) -> list[str]:
+    """The partitions that do not have so many replicas in sync."""
+    return [
+        f"{partition} has ISR {sorted(state.isr)}"
+        for partition, state in states.items()
+        if len(state.isr) < replicas
+    ]
+
+
 def unhealed(states: Mapping[TopicPartition, PartitionState], replicas: int) -> list[str]:
     """The partitions that do not have so many replicas in sync, or have an open transaction."""
-    found = []
-    for partition, state in states.items():
-        if len(state.isr) < replicas:
-            found.append(f"{partition} has ISR {sorted(state.isr)}")
-        elif state.last_stable_offset < state.high_watermark:
-            found.append(f"{partition} has an open transaction at {state.last_stable_offset}")
-    return found
+    return out_of_sync(states, replicas) + [
+        f"{partition} has an open transaction at {state.last_stable_offset}"
+        for partition, state in states.items()
+        if len(state.isr) >= replicas and state.last_stable_offset < state.high_watermark
+    ]
 
 
 async def committed_offsets(

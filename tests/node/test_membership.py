@@ -8,6 +8,7 @@ from pathlib import Path
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.node.futures import as_future
 from tests.node.metadata_node import run, start, topics
+from tests.sim.timers import SimTimers
 
 
 def test_a_controlled_stop_and_a_clean_start_bump_the_leader_epoch_twice(tmp_path: Path) -> None:
@@ -34,7 +35,9 @@ def test_a_controlled_stop_and_a_clean_start_bump_the_leader_epoch_twice(tmp_pat
 def test_producer_ids_are_handed_out_once(tmp_path: Path) -> None:
     async def life(count: int) -> list[int]:
         node = await start(tmp_path)
-        manager = ProducerIdManager(lambda: node.channel.allocate_producer_ids(node.broker_epoch))
+        manager = ProducerIdManager(
+            lambda: node.channel.allocate_producer_ids(node.broker_epoch), SimTimers()
+        )
         ids = []
         for _ in range(count):
             ids.append(await as_future(manager.next_id()))

@@ -267,6 +267,42 @@ def test_who_lags_leaves_the_isr() -> None:
     assert made.high_watermark == 5
 
 
+def held_back() -> Partition:
+    """The high watermark is at 5 of 6: it waits for 3, which was at the end a moment ago and may
+    not join the ISR yet.
+    """
+    made = partition((1, 2, 3), isr=(1, 2))
+    append(made, 5)
+    for replica in (2, 3):
+        fetched(made, replica, 5)
+    proposal = made.in_sync.pending
+    assert proposal is not None and proposal.added == 3
+    made.isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA)
+    append(made, 1)
+    assert made.high_watermark == 5
+    return made
+
+
+def test_the_high_watermark_passes_a_follower_that_lags_when_a_member_fetches() -> None:
+    made = held_back()
+    assert not fetched(made, 2, 6, NOW_MS + LAG_MS)
+    assert fetched(made, 2, 6, NOW_MS + LAG_MS + 1)
+    assert made.high_watermark == 6
+
+
+def test_the_high_watermark_passes_followers_that_lag_when_nothing_is_fetched() -> None:
+    made = partition((1, 2), isr=(1,))
+    append(made, 5)
+    fetched(made, 2, 5)
+    assert made.in_sync.pending is not None
+    made.isr_refused(made.in_sync.pending, ErrorCode.INELIGIBLE_REPLICA)
+    append(made, 1)
+    made.shrink_isr(NOW_MS + LAG_MS)
+    assert made.high_watermark == 5
+    made.shrink_isr(NOW_MS + LAG_MS + 1)
+    assert made.high_watermark == 6
+
+
 def test_records_below_the_high_watermark_lack_replicas_by_the_maximal_isr() -> None:
     made = partition((1, 2), isr=(1,), min_isr=2)
     assert made.is_under_min_isr and made.is_acknowledged_under_min_isr

@@ -15,7 +15,7 @@ from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.transaction import markers
 from kbroker.ports import Deferred
 from kbroker.protocol import control_records
-from kbroker.replication import append
+from kbroker.replication import append, isr
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
@@ -40,6 +40,16 @@ def coordinators_begin_empty() -> AbstractContextManager[object]:
     return mock.patch.object(loader.ShardLoader, "load", load)
 
 
+def the_high_watermark_waits_for_dead_followers() -> AbstractContextManager[object]:
+    """A leader waits for every replica, in the ISR or not."""
+
+    def lowest_end(in_sync: isr.InSyncReplicas, leader_end: int, now_ms: int) -> int:
+        del now_ms
+        return min([leader_end, *(each.log_end_offset for each in in_sync.remotes.values())])
+
+    return mock.patch.object(isr.InSyncReplicas, "lowest_end", lowest_end)
+
+
 def every_marker_commits() -> AbstractContextManager[object]:
     """An aborted transaction gets a commit marker."""
 
@@ -55,5 +65,6 @@ MUTANTS: dict[str, Mutant] = {
         acknowledged_before_followers_have_it,
         coordinators_begin_empty,
         every_marker_commits,
+        the_high_watermark_waits_for_dead_followers,
     )
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest import mock
 
 from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.model import TopicPartition
+from kbroker.simulation.cluster import DRAWN_SETTINGS
 from kbroker.testing.cluster_state import create_topics, partition_states, unhealed
 from tests.simulation.worlds import SimulatedWorld
 
@@ -21,10 +23,10 @@ async def begin(world: SimulatedWorld) -> None:
     await create_topics(world.bootstrap, {"events": 1}, 3)
 
 
-async def write(world: SimulatedWorld, value: bytes) -> int:
+async def write(world: SimulatedWorld, value: bytes, *, timeout_s: float = 3) -> int:
     """Produce a record. Returns its offset."""
     async with (
-        Client(world.bootstrap, timeout_s=3) as client,
+        Client(world.bootstrap, timeout_s=timeout_s) as client,
         Producer(client, ProducerConfig(idempotent=True)) as producer,
     ):
         # Without a timestamp it would be the time of the machine that runs the test.
@@ -61,6 +63,26 @@ def test_a_killed_leader_is_replaced_and_comes_back_with_its_data(tmp_path: Path
         assert first.lives == 2
         logs = {node.log_bytes(str(EVENTS)) for node in world.cluster.nodes.values()}
         assert len(logs) == 1 and b"one" in min(logs) and b"two" in min(logs)
+
+    world.run(script)
+
+
+def test_a_record_waits_for_a_dead_follower_until_it_is_fenced(tmp_path: Path) -> None:
+    """Not for replica.lag.time.max.ms, which is longer here, and not for another record."""
+    with mock.patch.dict(DRAWN_SETTINGS, {"replica.lag.time.max.ms": ("30000",)}):
+        world = SimulatedWorld(tmp_path)
+
+    async def script() -> None:
+        await begin(world)
+        await write(world, b"one")
+        await healed(world)
+        leader_id = await leader(world)
+        follower = next(node for node in world.cluster.nodes.values() if node.id != leader_id)
+        loop = asyncio.get_running_loop()
+        follower.kill()
+        began_s = loop.time()
+        await write(world, b"two", timeout_s=30)
+        assert loop.time() - began_s < 5, "broker.session.timeout.ms is 3 s"
 
     world.run(script)
 

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from kbroker.protocol.apis import ApiKey
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.network import Conditions, SimulatedNetwork
 from kbroker.simulation.process import SimulatedProcess, context_of
@@ -120,6 +121,26 @@ def test_bytes_arrive_in_order_both_ways() -> None:
         assert (bytes(server.received), bytes(client.received)) == (wanted, b"answer")
         assert client.transport.get_extra_info("peername") == ("127.0.0.1", PORT)
         assert server.transport.get_extra_info("sockname") == ("127.0.0.1", PORT)
+
+    World().run(script)
+
+
+def test_requests_are_known_until_they_are_answered_or_their_connection_ends() -> None:
+    async def script(world: World) -> None:
+        client, server = await world.connected()
+        assert client.transport is not None and server.transport is not None
+        request = bytes((0, 0, 0, 4, 0, int(ApiKey.END_TXN), 0, 1))
+        client.transport.write(request)
+        (found,) = world.network.unanswered()
+        assert (found.api_key, found.source, found.target) == (ApiKey.END_TXN, CLIENT, SERVER)
+        assert found.sent_s == world.loop.time()
+        server.transport.write(bytes((0, 0, 0, 4, 0, 0, 0, 1)))
+        assert not list(world.network.unanswered())
+        client.transport.write(request)
+        server.transport.close()
+        assert list(world.network.unanswered()), "the client has not heard of that"
+        await asyncio.sleep(1)
+        assert not list(world.network.unanswered())
 
     World().run(script)
 

@@ -19,7 +19,6 @@ SEEDS_PER_TEST = 5
 SLOW_SEEDS = 5_000
 SLOW_SEEDS_PER_TEST = 50
 MINUTES = 0.1
-TRANSACTIONS = False  # until markers are written to remote leaders
 FIND_WITHIN = 60
 
 
@@ -27,7 +26,7 @@ def run_seeds(first: int, count: int) -> None:
     """Run them; the failures are reported as their lines, without a traceback."""
     failures = []
     for seed in range(first, first + count):
-        outcome = run_seed(Options(seed=seed, minutes=MINUTES, transactions=TRANSACTIONS))
+        outcome = run_seed(Options(seed=seed, minutes=MINUTES))
         if outcome.anomalies:
             failures.append(outcome.failure_line)
     if failures:
@@ -48,14 +47,14 @@ def test_no_anomaly_in_many_seeds(first: int) -> None:
 
 @pytest.mark.slow
 def test_no_anomaly_in_a_long_life_of_five_nodes() -> None:
-    outcome = run_seed(Options(seed=1, nodes=5, minutes=5, transactions=TRANSACTIONS))
+    outcome = run_seed(Options(seed=1, nodes=5, minutes=5))
     assert outcome.anomalies == []
     assert min(outcome.counts[kind] for kind in ("killed", "paused", "stopped in order")) > 0
 
 
 def test_a_seed_does_the_same_each_time() -> None:
     def life(seed: int) -> Outcome:
-        return run_seed(Options(seed=seed, minutes=0.1, transactions=TRANSACTIONS))
+        return run_seed(Options(seed=seed, minutes=0.1))
 
     one, again, other = life(3), life(3), life(4)
     assert (one.trace, one.steps, one.counts) == (again.trace, again.steps, again.counts)
@@ -63,12 +62,14 @@ def test_a_seed_does_the_same_each_time() -> None:
 
 
 def test_everything_is_done_in_some_seed() -> None:
-    outcome = run_seed(Options(seed=2, minutes=0.25, transactions=TRANSACTIONS))
+    outcome = run_seed(Options(seed=2, minutes=0.25))
     for name in (
         "records acknowledged",
         "records read",
         "commits",
         "committed offsets fetched",
+        "transactions committed",
+        "transactions aborted",
     ):
         assert outcome.counts[name] > 0, outcome.counts
 
@@ -79,7 +80,7 @@ def test_a_mutant_is_found(name: str) -> None:
     mutant: Callable[[], AbstractContextManager[object]] = MUTANTS[name]
     with mutant():
         for seed in range(FIND_WITHIN):
-            if run_seed(Options(seed=seed, minutes=MINUTES, transactions=TRANSACTIONS)).anomalies:
+            if run_seed(Options(seed=seed, minutes=MINUTES)).anomalies:
                 return
     pytest.fail(f"{name} is not found by {FIND_WITHIN} seeds", pytrace=False)
 

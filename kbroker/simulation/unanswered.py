@@ -1,0 +1,98 @@
+"""The requests of a simulated cluster that have no response yet, as the network sees them: those of
+clients, brokers and controllers.
+
+Both directions of a connection are frames of Kafka's protocol. A server answers the requests of a
+connection in their order, so each response belongs to the oldest request. A request whose
+connection has ended is forgotten. Requests without a response (Produce with acks=0) would be taken
+for unanswered ones; no simulated client sends them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kbroker.protocol.apis import ApiKey
+
+_LENGTH: Final = Struct(">i")
+_API_KEY: Final = Struct(">h")
+_NO_FRAME: Final = 1 << 62
+"""In place of a length that no frame has: what follows is not looked at."""
+
+
+class UnansweredRequest(NamedTuple):
+    """api_key: as in its header. sent_s: when its last byte was written, in simulated time. source,
+    target: the node ids of both processes.
+    """
+
+    api_key: int
+    sent_s: float
+    source: int
+    target: int
+
+    def __str__(self) -> str:
+        name = ApiKey(self.api_key).name
+        return f"{name} from {self.source} to {self.target}, sent at {self.sent_s:.3f}"
+
+
+class _Frames:
+    """Cuts the bytes of one direction into frames, of which it keeps no more than the beginning."""
+
+    __slots__ = ("_begun", "_left")
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+        self._left = 0
+        """Bytes of the present frame that are still to come; 0: its length is not complete."""
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """Yield the first bytes, an API key at least, of each frame that data completes."""
+        position = 0
+        while position < len(data):
+            if not self._left:
+                wanted = _LENGTH.size - len(self._begun)
+                self._begun += data[position : position + wanted]
+                position += wanted
+                if len(self._begun) == _LENGTH.size:
+                    length = _LENGTH.unpack(self._begun)[0]
+                    self._left = length if length >= _API_KEY.size else _NO_FRAME
+                    self._begun.clear()
+                continue
+            some = data[position : position + self._left]
+            position += len(some)
+            self._left -= len(some)
+            self._begun += some[: max(_API_KEY.size - len(self._begun), 0)]
+            if not self._left:
+                beginning = bytes(self._begun)
+                self._begun.clear()
+                yield beginning
+
+
+class Conversation:
+    """One connection. source, target: node ids of the process that connected, and of the one that
+    listens.
+    """
+
+    __slots__ = ("_requests", "_responses", "_source", "_target", "unanswered")
+
+    def __init__(self, source: int, target: int) -> None:
+        self.unanswered: deque[UnansweredRequest] = deque()
+        """Oldest first."""
+        self._source = source
+        self._target = target
+        self._requests = _Frames()
+        self._responses = _Frames()
+
+    def asked(self, data: bytes, now_s: float) -> None:
+        """Bytes of requests were written."""
+        for beginning in self._requests.take(data):
+            (api_key,) = _API_KEY.unpack_from(beginning)
+            self.unanswered.append(UnansweredRequest(api_key, now_s, self._source, self._target))
+
+    def answered(self, data: bytes) -> None:
+        """Bytes of responses were written."""
+        for _ in self._responses.take(data):
+            if self.unanswered:
+                self.unanswered.popleft()
