@@ -122,11 +122,15 @@ class Answers(NamedTuple):
 
 
 def ask(broker: EmbeddedBroker, topic: str) -> Answers:
-    """As a client: asks again where there is no leader yet."""
+    """As a client: asks again where there is no leader yet, or nothing to see yet: a replica that
+    was offline begins with a high watermark at the log's start, and may be read before it leads.
+    """
     deadline = time.monotonic() + 5
     while True:
         answers = ask_once(broker, topic)
-        if NO_LEADER not in (answers.error, answers.retried[0]) or time.monotonic() > deadline:
+        waits = NO_LEADER in (answers.error, answers.retried[0])
+        waits |= not answers.held and not answers.error
+        if not waits or time.monotonic() > deadline:
             return answers
 
 

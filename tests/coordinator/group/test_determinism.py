@@ -17,7 +17,7 @@ from kbroker.model import TopicPartition
 from tests.coordinator.group import test_migration_simulation
 from tests.coordinator.group.classic import test_simulation
 from tests.coordinator.group.consumer import test_simulation as test_consumer_simulation
-from tests.coordinator.group.share import test_groups as test_share_groups
+from tests.coordinator.group.share import test_simulation as test_share_simulation
 from tests.coordinator.group.streams import test_simulation as test_streams_simulation
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ def logs() -> bytes:
         consumers = test_consumer_simulation.Simulation(seed)
         migrations = test_migration_simulation.Simulation(seed)
         streams = test_streams_simulation.Simulation(seed)
-        shares = test_share_groups.Simulation(seed)
+        shares = test_share_simulation.Simulation(seed)
         for run in (classic.run, consumers.run, migrations.run, streams.run, shares.run):
             run()
         worlds += [classic.world, consumers.world, migrations.world, streams.world]
