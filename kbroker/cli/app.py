@@ -58,7 +58,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "sim": LazyCommand("kbroker.cli.sim", "Run a simulated cluster under faults, and judge it."),
     "jobs": LazyCommand(
         "kbroker.cli.jobs",
-        "Run a PySpark job over Kafka topics: archive, verify, lag, check, bundle.",
+        "Run PySpark jobs: archive, verify, lag, check, bundle.",
     ),
     "spark-conf": LazyCommand(
         "kbroker.cli.jobs",

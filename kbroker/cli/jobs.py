@@ -55,7 +55,7 @@ spark_conf_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("jobs", epilog=JOBS_EPILOG, context_settings=PASSED_ON)
 def run_job(context: typer.Context) -> None:
-    """Run a PySpark job over Kafka topics: archive, verify, lag, check, bundle."""
+    """Run PySpark jobs: archive, verify, lag, check, bundle."""
     if not context.args:
         print(context.get_help())
         return

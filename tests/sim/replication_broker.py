@@ -12,6 +12,7 @@ from typing import cast
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.hosted_replicas import HostedReplicas
+from kbroker.broker.live_brokers import LiveBrokers
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.log.manager import LogManager
@@ -192,7 +193,7 @@ class SimReplicaBroker:
             process,
             config,
             knows=hosted.exists,
-            isr_ports=IsrPorts(self.cache, changes),
+            isr_ports=IsrPorts(LiveBrokers(lambda: self.image), changes),
             offloads=always(run_inline),
             random=random,
             slices=lambda: TimeSlices(process, clock=lambda: 0.0),

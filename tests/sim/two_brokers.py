@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.hosted_replicas import HostedReplicas
+from kbroker.broker.live_brokers import LiveBrokers
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.controller.controller import Controller
@@ -239,7 +240,7 @@ class SimBroker:
             timers,
             config,
             knows=hosted.exists,
-            isr_ports=IsrPorts(self.cache, self.isr_changes),
+            isr_ports=IsrPorts(LiveBrokers(lambda: self.image), self.isr_changes),
             offloads=offloads(),
             random=Random(node_id + 10),
             slices=lambda: TimeSlices(timers, clock=lambda: 0.0),
