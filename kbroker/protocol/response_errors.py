@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Field, Struct
 
 
 def error_codes(value: Struct) -> Iterator[int]:
     """Every error code of a response and of its structs. Lists whose items have none are not
-    walked.
+    walked. An item without any code, such as a topic without partitions, counts as one with NONE:
+    to the next code it is never far, so that a long walk can pause.
     """
     for field in _with_codes(type(value)):
         content = getattr(value, field.name)
@@ -21,7 +23,12 @@ def error_codes(value: Struct) -> Iterator[int]:
                 yield from error_codes(content)
         else:
             for item in content or ():
-                yield from error_codes(item)
+                has_code = False
+                for code in error_codes(item):
+                    has_code = True
+                    yield code
+                if not has_code:
+                    yield ErrorCode.NONE
 
 
 @cache

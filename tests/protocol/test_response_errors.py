@@ -47,6 +47,11 @@ _Listed = ListPartitionReassignmentsResponse
             [1, 6, 7],
             id="of the response and of its partitions",
         ),
+        pytest.param(
+            _Quorum(topics=[_Quorum.TopicData(topic_name="t") for _ in range(3)]),
+            [0, 0, 0, 0],
+            id="NONE of topics without partitions",
+        ),
     ],
 )
 def test_every_code_is_found(response: Response, codes: list[int]) -> None:

@@ -27,6 +27,7 @@ from kbroker.quorum.raft.messages import (
     fetch_snapshot_response,
     leader_view,
     metadata_partition,
+    refused_partitions,
     snapshot_partition,
 )
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
@@ -321,16 +322,4 @@ class FetchService:
     def _refuse_describe(
         self, token: int, request: DescribeQuorumRequest, error: ErrorCode
     ) -> None:
-        topics = [
-            DescribeQuorumResponse.TopicData(
-                topic_name=topic.topic_name,
-                partitions=[
-                    DescribeQuorumResponse.PartitionData(
-                        partition_index=partition.partition_index, error_code=error
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        self._quorum.emit(Respond(token, DescribeQuorumResponse(topics=topics)))
+        self._quorum.emit(Respond(token, refused_partitions(request, error)))

@@ -15,6 +15,8 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     FetchSnapshotRequest,
@@ -32,6 +34,7 @@ METADATA_PARTITION: Final = TopicPartition("__cluster_metadata", 0)
 METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
 
 ENDPOINTS_VERSION: Final = 1
+FETCH_LEADER_VERSION: Final = 12
 FETCH_ENDPOINTS_VERSION: Final = 16
 """From these versions on a response names the leader's endpoint."""
 
@@ -102,6 +105,23 @@ def metadata_partition(topics: Sequence[_Topic[P]]) -> P | None:
     if partition is None or partition.partition_index != METADATA_PARTITION.partition:
         return None
     return partition
+
+
+def refused_partitions(request: DescribeQuorumRequest, error: ErrorCode) -> DescribeQuorumResponse:
+    """The response that gives each partition of the request that error."""
+    topics = [
+        DescribeQuorumResponse.TopicData(
+            topic_name=topic.topic_name,
+            partitions=[
+                DescribeQuorumResponse.PartitionData(
+                    partition_index=partition.partition_index, error_code=error
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return DescribeQuorumResponse(topics=topics)
 
 
 def fetch_partition(request: FetchRequest) -> FetchRequest.FetchPartition | None:
@@ -313,11 +333,12 @@ def fetch_response(
         error_code=error,
         high_watermark=-1 if high_watermark is None else high_watermark,
         log_start_offset=log_start_offset,
-        current_leader=FetchResponse.LeaderIdAndEpoch(
-            leader_id=leader.leader_id, leader_epoch=leader.epoch
-        ),
         records=b"",
     )
+    if version >= FETCH_LEADER_VERSION:  # an older Fetch has no epoch either, and is refused
+        partition.current_leader = FetchResponse.LeaderIdAndEpoch(
+            leader_id=leader.leader_id, leader_epoch=leader.epoch
+        )
     if position is not None and position.kind is PositionKind.DIVERGING:
         end = position.position
         partition.diverging_epoch = FetchResponse.EpochEndOffset(

@@ -24,6 +24,7 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import (
     AddRaftVoterResponse,
     BeginQuorumEpochResponse,
+    DescribeQuorumRequest,
     DescribeQuorumResponse,
     EndQuorumEpochResponse,
     FetchSnapshotResponse,
@@ -31,9 +32,11 @@ from kbroker.protocol.messages.quorum import (
     UpdateRaftVoterResponse,
     VoteResponse,
 )
+from kbroker.protocol.pieces import merge, pieces
 from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.effects import RaftRequest
-from kbroker.server.api_handler import ApiHandler
+from kbroker.quorum.raft.messages import metadata_partition, refused_partitions
+from kbroker.server.api_handler import REFUSED_ITEMS, ApiHandler
 from kbroker.server.api_policy import (
     CLUSTER_ACTION,
     EVERY_LISTENER,
@@ -46,11 +49,14 @@ from kbroker.server.api_policy import (
     Quota,
     Versions,
 )
-from kbroker.server.requests import Outcome, RequestContext
+from kbroker.server.requests import Outcome, RequestContext, Steps
 from kbroker.server.services import ControllerServices
 
 ALTER_CLUSTER: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,))
 DESCRIBE_CLUSTER: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,))
+
+_PARTITIONS: Final = ("topics", "partitions")
+"""Of a DescribeQuorum request, and of its response."""
 
 
 def handle_raft_request(
@@ -60,6 +66,25 @@ def handle_raft_request(
     return services.quorum.handle(
         request, listener_name=context.session.listener_name, version=context.api_version
     )
+
+
+def describe_quorum_in_steps(
+    services: ControllerServices, context: RequestContext, request: DescribeQuorumRequest
+) -> Steps:
+    """The same for a large DescribeQuorum, which names more than the one partition there is: each
+    one is refused, as the quorum refuses them in a small request.
+    """
+    if metadata_partition(request.topics) is not None:
+        return handle_raft_request(services, context, request)
+    total: DescribeQuorumResponse | None = None
+    for piece, continued in pieces(request, _PARTITIONS, REFUSED_ITEMS):
+        refused = refused_partitions(piece, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if total is None:
+            total = refused
+        else:
+            merge(total, refused, _PARTITIONS, continued)
+        yield None
+    return total
 
 
 # Any: each API has a request class of its own
@@ -89,6 +114,7 @@ def _api(
     access: Access,
     error_response: Callable[[Any, ErrorCode, str], Message],
     *,
+    steps: Callable[[ControllerServices, RequestContext, Any], Steps] | None = None,
     waits_for_others: bool = False,
     quota: Quota = Quota.REQUEST,
     forward: Forward = Forward.NEVER,
@@ -108,6 +134,7 @@ def _api(
             memory_class=MemoryClass.SMALL_RESPONSE,
             waits_for_others=waits_for_others,
         ),
+        steps=steps,
     )
 
 
@@ -134,6 +161,7 @@ HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
         (0, 2),
         DESCRIBE_CLUSTER,
         _error_message(DescribeQuorumResponse),
+        steps=describe_quorum_in_steps,
         quota=Quota.EXEMPT,
         forward=Forward.TO_CONTROLLER,
     ),

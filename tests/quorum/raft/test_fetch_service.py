@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
@@ -222,3 +223,17 @@ def test_others_do_not_describe_it() -> None:
     assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     error = describe(leader, "other").topics[0].partitions[0].error_code
     assert error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_fetch_of_any_version_has_a_response_of_that_version(version: int) -> None:
+    leader = Replicas(1, 2, 3).elect()
+    partition = FetchRequest.FetchPartition(partition=0)
+    topic = FetchRequest.FetchTopic(
+        topic="__cluster_metadata", topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
+    ask(leader, FetchRequest(topics=[topic], max_wait_ms=0), version)
+    response = leader.world.responses.pop(TOKEN)
+    assert isinstance(response, FetchResponse)
+    again, _ = decode(FetchResponse, encode(response, version), version)
+    assert again.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST

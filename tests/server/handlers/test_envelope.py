@@ -37,11 +37,12 @@ from kbroker.server.api_policy import (
     Versions,
 )
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.handlers.envelope import envelope_handler
+from kbroker.server.handlers.envelope import _refuses_as_standby, envelope_handler
 from kbroker.server.requests import LARGE_REQUEST_BYTES, Outcome, PendingResponse, RequestContext
 from kbroker.server.services import ControllerServices
 from kbroker.server.session import Session
 from kbroker.server.slicing.divided_requests import Division
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from tests.server.garbage import found_by_collector
 from tests.server.slices import Sliced
 
@@ -489,3 +490,10 @@ def test_a_large_request_that_waits_is_cancelled_with_its_connection() -> None:
         controller.contexts.clear()
         waiting = controller.outcome = None  # type: ignore[assignment]
     assert not found
+
+
+def test_a_response_of_many_empty_lists_is_looked_through_in_steps() -> None:
+    """For the error of a standby."""
+    topics = [DescribeQuorumResponse.TopicData(topic_name="t") for _ in range(20 * CHEAP_ITEMS)]
+    walk = _refuses_as_standby(DescribeQuorumResponse(topics=topics))
+    assert sum(1 for _ in walk) == 20

@@ -10,11 +10,17 @@ import pytest
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class, valid_versions
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
+from kbroker.protocol.messages.quorum import DescribeQuorumRequest, VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import RaftRequest, RaftResponse
+from kbroker.quorum.raft.messages import refused_partitions
+from kbroker.server.api_handler import REFUSED_ITEMS
 from kbroker.server.api_policy import ListenerType
 from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
-from kbroker.server.handlers.quorum import HANDLERS, handle_raft_request
+from kbroker.server.handlers.quorum import (
+    HANDLERS,
+    describe_quorum_in_steps,
+    handle_raft_request,
+)
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import ControllerServices
 from kbroker.server.session import Session
@@ -64,3 +70,40 @@ def test_only_controllers_handle_them_in_every_version() -> None:
         ApiKey.REMOVE_RAFT_VOTER,
     }
     assert keys & {handler.api_key for handler in all_handlers()} == {ApiKey.FETCH}
+
+
+def describing(*partitions: int) -> DescribeQuorumRequest.TopicData:
+    return DescribeQuorumRequest.TopicData(
+        topic_name="__cluster_metadata",
+        partitions=[DescribeQuorumRequest.PartitionData(partition_index=one) for one in partitions],
+    )
+
+
+def test_very_many_partitions_are_refused_in_steps() -> None:
+    """As the quorum refuses them, without it."""
+    quorum = Quorum()
+    services = cast(ControllerServices, SimpleNamespace(quorum=quorum))
+    request = DescribeQuorumRequest(
+        topics=[describing(), *[describing(0)] * 3, describing(*range(5 * REFUSED_ITEMS))]
+    )
+    context = RequestContext(ApiKey.DESCRIBE_QUORUM, 2)
+    steps = describe_quorum_in_steps(services, context, request)
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert end.value == refused_partitions(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            break
+        pauses += 1
+    assert pauses >= 5 and not quorum.asked
+
+
+def test_a_large_request_for_the_one_partition_goes_to_the_quorum() -> None:
+    quorum = Quorum()
+    services = cast(ControllerServices, SimpleNamespace(quorum=quorum))
+    request = DescribeQuorumRequest(topics=[describing(0)])
+    context = RequestContext(ApiKey.DESCRIBE_QUORUM, 2, session=Session(listener_name="C"))
+    with pytest.raises(StopIteration):
+        next(describe_quorum_in_steps(services, context, request))
+    assert quorum.asked == [(request, "C", 2)]
