@@ -8,6 +8,7 @@ make a majority with it (KAFKA-15489).
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from kbroker.model import InvariantError
@@ -15,6 +16,9 @@ from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
 
 OBSERVER_TIMEOUT_MS: Final = 300_000
 """Observers that have not fetched for so long are forgotten."""
+
+MAX_OBSERVERS: Final = 4_096
+"""The longest silent of more are forgotten: a client may fetch with a new id each time."""
 
 
 class ReplicaState:
@@ -84,7 +88,7 @@ class LeaderState:
         self.high_watermark: int | None = None
         self.voter_set = voters
         self._voters = {voter.id: ReplicaState(voter.key) for voter in voters}
-        self._observers: dict[ReplicaKey, ReplicaState] = {}
+        self._observers: dict[ReplicaKey, ReplicaState] = {}  # the last one that fetched is last
         self._contacts: set[int] = set()
         self.check_quorum_deadline_ms = now_ms + self.check_quorum_ms
 
@@ -106,6 +110,17 @@ class LeaderState:
             if now_ms - state.last_fetch_ms >= OBSERVER_TIMEOUT_MS and key != self._local:
                 del self._observers[key]
         return [self._observers[key] for key in sorted(self._observers)]
+
+    def _forget_silent_observers(self, now_ms: int) -> None:
+        """From the longest silent one on: as much work as there are to forget."""
+        while (key := self._longest_silent_observer()) is not None:
+            silent_ms = now_ms - self._observers[key].last_fetch_ms
+            if silent_ms < OBSERVER_TIMEOUT_MS and len(self._observers) <= MAX_OBSERVERS:
+                break
+            del self._observers[key]
+
+    def _longest_silent_observer(self) -> ReplicaKey | None:
+        return next((key for key in islice(self._observers, 2) if key != self._local), None)
 
     def replica(self, key: ReplicaKey) -> ReplicaState | None:
         """The state of a replica; None if it has never fetched and is no voter."""
@@ -160,10 +175,11 @@ class LeaderState:
         """
         if key.id < 0:
             return False
-        if self.replica(key) is None:
-            self.observers(now_ms)  # forget silent observers before one more is kept
         state = self._replica(key)
         state.fetched(fetch_offset, self._replica(self._local).end_offset, now_ms)
+        if self._observers.pop(key, None) is not None:
+            self._observers[key] = state
+            self._forget_silent_observers(now_ms)
         self.contact(key, now_ms)
         return self.voter_set.is_voter(key) and self._move_high_watermark()
 

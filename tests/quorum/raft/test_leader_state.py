@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.model import InvariantError
-from kbroker.quorum.raft.leader_state import LeaderState
+from kbroker.quorum.raft.leader_state import MAX_OBSERVERS, LeaderState
 from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterSet
 from tests.quorum.raft.decisions import Case, cases, directory_id, replica_key
 
@@ -81,6 +81,17 @@ def test_observers_that_went_away_are_forgotten() -> None:
     assert len(state.observers(1000)) == 100
     state.fetched(ReplicaKey(7), 5, now_ms=300_050)
     assert [each.key.id for each in state.observers(300_050)] == [7, *range(101, 150)]
+
+
+def test_a_client_with_many_ids_costs_bounded_memory() -> None:
+    state = leader(2, 3)  # it is no voter, and so one of the observers itself
+    state.local_end(20, state.voter_set)
+    for number in range(2 * MAX_OBSERVERS):
+        state.fetched(ReplicaKey(4), 5, now_ms=number)
+        state.fetched(ReplicaKey(50 + number), 5, now_ms=number)
+    kept = [each.key.id for each in state.observers(2 * MAX_OBSERVERS)]
+    assert len(kept) == MAX_OBSERVERS
+    assert kept[:2] == [1, 4] and kept[-1] == 49 + 2 * MAX_OBSERVERS
 
 
 def test_a_leader_is_no_contact_of_its_own() -> None:
