@@ -8,6 +8,7 @@ stands in the image.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import nsmallest
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
@@ -64,7 +65,9 @@ def check_value_size(value: str) -> None:
 def validate(configs: Mapping[str, str | None]) -> dict[str, str]:
     """The overrides of a new topic, by name. Raises KafkaError(INVALID_CONFIG)."""
     values: dict[str, str] = {}
-    for name, value in sorted(configs.items()):
+    # of more names than there are keys one is unknown: no need to look at all of a client's 70,000
+    for name in nsmallest(len(TOPIC_KEYS) + 1, configs):
+        value = configs[name]
         if value is None:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}"

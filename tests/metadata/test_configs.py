@@ -65,6 +65,23 @@ def test_what_is_refused(configs: dict[str, str | None], words: str) -> None:
     assert words in str(caught.value)
 
 
+class Counted(dict[str, str | None]):
+    """Counts the values that are read."""
+
+    read = 0
+
+    def __getitem__(self, name: str) -> str | None:
+        self.read += 1
+        return super().__getitem__(name)
+
+
+def test_few_of_very_many_names_are_looked_at() -> None:
+    configs = Counted((f"key.{number:05d}", "1") for number in range(70_000))
+    with pytest.raises(KafkaError, match=r"Unknown topic config name: key\.00000"):
+        validate(configs)
+    assert configs.read <= len(TOPIC_KEYS) + 1
+
+
 def test_records_of_overrides() -> None:
     values = {"retention.ms": "1", "cleanup.policy": "compact"}
     records = config_records(image(elr=True), "t", values)
