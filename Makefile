@@ -72,7 +72,7 @@ jars: $(STAMP)
 	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; fi
 
 .PHONY: test
-test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones and long ones of Spark (8 minutes on two cores)
+test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones and long ones of Spark (10 minutes on two cores)
 	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
 	    print("spark tests are left out: " + p()) if p() else None'
 	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference and not long_spark"
