@@ -69,7 +69,8 @@ kcat:
 .PHONY: jars
 jars: $(STAMP)
 	@if command -v java > /dev/null; then for part in "" --streams --broker --shell; do \
-	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; fi
+	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; \
+	    $(BIN)/python scripts/spark_jars.py || true; fi
 
 .PHONY: test
 test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones and long ones of Spark (10 minutes on two cores)

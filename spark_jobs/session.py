@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .bundle import bundle_path
 from .errors import JobError
+from .ivy_cache import cache_in_use
 from .spark_conf import OPTIONS, connector_package
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def open_session(
     try:
         with _started_in(folder) as log:
             try:
-                spark = _session(application_name, own)
+                with cache_in_use(own):
+                    spark = _session(application_name, own)
             except JobError as error:
                 raise JobError(f"{error}{_reason(log.read_text(errors='replace'))}") from error
         try:
