@@ -72,7 +72,8 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_SECONDS: Final = 3.0
 CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
 """How long a stop waits for the controlled shutdown: of a node that is its whole cluster, and of a
-broker whose leaderships others take over, which all have to read of it first.
+broker whose leaderships others take over, which all have to read of it first. Without a controller
+it ends earlier (`broker/lifecycle`). Kafka waits 5 minutes.
 """
 
 
@@ -293,6 +294,7 @@ class BrokerRole:
         core = LifecycleCore(
             heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
             registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
+            session_timeout_ms=config.get_int("broker.session.timeout.ms"),
         )
         registration = BrokerRegistrationData(
             incarnation_id=random_uuid(self._resources.random),
@@ -440,17 +442,21 @@ class BrokerRole:
 
     async def shut_down(self) -> None:
         """Controlled shutdown: the controller moves leaderships away and fences this broker, which
-        answers every request that waits in a partition.
+        answers every request that waits in a partition. Without controlled.shutdown.enable the
+        controller fences it after its session timeout.
         """
         if self._lifecycle is None or self._replicas is None:
             return
         self._replicas.finish_orders()
+        if not self._config.get_bool("controlled.shutdown.enable"):
+            return
         is_alone = self._config.is_single_node
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS if is_alone else CLUSTER_SHUTDOWN_SECONDS):
                 await as_future(self._lifecycle.shut_down())
         except (KafkaError, TimeoutError) as error:
-            logger.warning("stopping without a controlled shutdown: %s", error)
+            reason = str(error) or "the active controller has not let this broker go in time"
+            logger.warning("stopping without a controlled shutdown: %s", reason)
 
     def close_coordinators(self) -> None:
         """Stop the coordinators: their requests are answered."""
