@@ -8,7 +8,8 @@ the ports `BrokerChannel` and `Timers`. The controller's side is `controller/bro
     STARTING -> RECOVERY                         registered, and its metadata has the registration
     RECOVERY -> RUNNING                          a heartbeat unfenced the broker
     RUNNING -> PENDING_CONTROLLED_SHUTDOWN       shut_down
-    PENDING_CONTROLLED_SHUTDOWN -> SHUTTING_DOWN the controller has fenced the broker
+    PENDING_CONTROLLED_SHUTDOWN -> SHUTTING_DOWN the controller has fenced the broker, or has
+                                                 not answered for a session timeout
 """
 
 from __future__ import annotations
@@ -92,6 +93,16 @@ class ShutDownComplete:
     """No other node needs this broker: it may stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShutDownAbandoned:
+    """No heartbeat has succeeded for silent_ms, the last one with that error: the broker may stop
+    without a controlled shutdown.
+    """
+
+    silent_ms: int
+    error: KafkaError
+
+
 Effect = (
     SendRegistration
     | SendHeartbeat
@@ -100,6 +111,7 @@ Effect = (
     | RegistrationRefused
     | Unfenced
     | ShutDownComplete
+    | ShutDownAbandoned
 )
 
 
@@ -107,12 +119,17 @@ class LifecycleCore:
     """Decides; every method returns effects. Times are monotonic.
 
     At most one request is under way, so the controller's responses arrive in order.
-    registration_timeout_ms: for how long a registration is retried.
+    registration_timeout_ms: for how long a registration is retried. session_timeout_ms: of this
+    broker at the controller.
     """
 
-    def __init__(self, *, heartbeat_interval_ms: int, registration_timeout_ms: int) -> None:
+    def __init__(
+        self, *, heartbeat_interval_ms: int, registration_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
         self._interval_ms = heartbeat_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
+        self._session_timeout_ms = session_timeout_ms
+        self._succeeded_ms = 0
         self._give_up_ms = 0
         self._failures = 0
         self._is_waiting = False
@@ -156,8 +173,8 @@ class LifecycleCore:
         """The controller's response to a registration: ask at once whether the metadata here
         contains it.
         """
-        del now_ms
         self._answered()
+        self._succeeded_ms = now_ms
         self.broker_epoch = broker_epoch
         return [Registered(broker_epoch), *self._send()]
 
@@ -176,6 +193,7 @@ class LifecycleCore:
     def heartbeat_answered(self, reply: HeartbeatReply, now_ms: int) -> list[Effect]:
         """The controller's response to a heartbeat."""
         self._answered()
+        self._succeeded_ms = now_ms
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if reply.should_shut_down:
                 self.state = BrokerState.SHUTTING_DOWN
@@ -192,8 +210,16 @@ class LifecycleCore:
         return [*changes, *self._send_next(now_ms)]
 
     def heartbeat_failed(self, error: KafkaError, now_ms: int) -> list[Effect]:
-        """Sent again: the controller fences a broker whose heartbeats do not arrive."""
-        del error
+        """Sent again: the controller fences a broker whose heartbeats do not arrive. A controlled
+        shutdown ends after the session timeout: a controller that is there has fenced this broker
+        by then, as the shutdown asks for. (Kafka goes on for 5 minutes.)
+        """
+        silent_ms = now_ms - self._succeeded_ms
+        is_leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        if is_leaving and silent_ms >= self._session_timeout_ms:
+            self._answered()
+            self.state = BrokerState.SHUTTING_DOWN
+            return [ShutDownAbandoned(silent_ms, error)]
         self._retry(now_ms)
         return []
 
@@ -302,7 +328,8 @@ class BrokerLifecycle:
 
     def shut_down(self) -> Deferred[None]:
         """Controlled shutdown, before the logs close: resolves once the controller has moved all
-        leaderships away and fenced this broker.
+        leaderships away and fenced this broker. Fails with REQUEST_TIMED_OUT if no heartbeat has
+        succeeded for broker.session.timeout.ms.
         """
         self._carry_out(self._core.shut_down(self._timers.monotonic_ms()))
         return self._shut_down
@@ -335,6 +362,8 @@ class BrokerLifecycle:
                     self._unfenced.resolve(None)
                 case ShutDownComplete():
                     self._shut_down.resolve(None)
+                case ShutDownAbandoned():
+                    self._shut_down.fail(_abandoned(effect))
                 case _:
                     assert_never(effect)
         self._plan()
@@ -391,3 +420,11 @@ class BrokerLifecycle:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _abandoned(effect: ShutDownAbandoned) -> KafkaError:
+    message = (
+        f"no heartbeat to the active controller has succeeded for {effect.silent_ms} ms, the last"
+        f" one failed with {effect.error.code.name}"
+    )
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)

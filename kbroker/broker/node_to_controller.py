@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from kbroker.client.cluster_view import BrokerAddress
@@ -42,6 +43,11 @@ BACKOFF_MAX_MS: Final = 1_000
 
 FORWARDING_RETRY_MS: Final = 60_000
 """For how long a request is sent again unless its sender says otherwise, as in Kafka."""
+
+MAX_CODES: Final = 1_000
+"""Error codes of a response that are looked at: a controller that is not the active one refuses a
+request as a whole, so that NOT_CONTROLLER is in the first one. Kafka looks at every code.
+"""
 
 MAX_PENDING_REQUESTS: Final = 1_000
 MAX_IN_FLIGHT: Final = 100
@@ -140,9 +146,9 @@ class NodeToController:
         purpose: str = FORWARDING,
         retry_ms: int = FORWARDING_RETRY_MS,
     ) -> Deferred[R]:
-        """Send a request to the active controller; its response has no NOT_CONTROLLER in it, other
-        error codes are the caller's to check. `cancel` of the result gives the request up, though
-        the controller may have it already.
+        """Send a request to the active controller; its response is of the active one (there is no
+        NOT_CONTROLLER in its first MAX_CODES), other error codes are the caller's to check.
+        `cancel` of the result gives the request up, though the controller may have it already.
 
         Fails with REQUEST_TIMED_OUT if no controller has answered within retry_ms, with
         BROKER_NOT_AVAILABLE once this is closed, with UNSUPPORTED_VERSION if the controller has no
@@ -237,7 +243,7 @@ class NodeToController:
     def _answered(
         self, pending: _Pending, controller: ActiveController, response: Response
     ) -> None:
-        if ErrorCode.NOT_CONTROLLER in error_codes(response):
+        if ErrorCode.NOT_CONTROLLER in islice(error_codes(response), MAX_CODES):
             name = ApiKey(pending.request.API_KEY).name
             message = f"node {controller.address.node_id} refused {name}"
             self._failed(pending, controller, KafkaError(ErrorCode.NOT_CONTROLLER, message))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.broker.controller_channel import (
     BrokerChannel,
@@ -31,6 +31,7 @@ from kbroker.log.manager import LogManager
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
+from kbroker.node.controlled_shutdown import leave_cluster
 from kbroker.node.coordinators import (
     CoordinatorLog,
     build_group_coordinator,
@@ -68,12 +69,6 @@ if TYPE_CHECKING:
     from kbroker.node.replication import BrokerReplication
 
 logger = logging.getLogger(__name__)
-
-SHUTDOWN_SECONDS: Final = 3.0
-CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
-"""How long a stop waits for the controlled shutdown: of a node that is its whole cluster, and of a
-broker whose leaderships others take over, which all have to read of it first.
-"""
 
 
 class ChannelFactory(Protocol):
@@ -293,6 +288,7 @@ class BrokerRole:
         core = LifecycleCore(
             heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
             registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
+            session_timeout_ms=config.get_int("broker.session.timeout.ms"),
         )
         registration = BrokerRegistrationData(
             incarnation_id=random_uuid(self._resources.random),
@@ -445,12 +441,7 @@ class BrokerRole:
         if self._lifecycle is None or self._replicas is None:
             return
         self._replicas.finish_orders()
-        is_alone = self._config.is_single_node
-        try:
-            async with asyncio.timeout(SHUTDOWN_SECONDS if is_alone else CLUSTER_SHUTDOWN_SECONDS):
-                await as_future(self._lifecycle.shut_down())
-        except (KafkaError, TimeoutError) as error:
-            logger.warning("stopping without a controlled shutdown: %s", error)
+        await leave_cluster(self._config, self._lifecycle)
 
     def close_coordinators(self) -> None:
         """Stop the coordinators: their requests are answered."""

@@ -113,7 +113,10 @@ async def _serve(config: BrokerConfig) -> int:
 
     def on_signal() -> None:
         if stopping.is_set():
-            logger.warning("stopping at once")
+            logger.warning(
+                "a second signal: stopping at once, with exit code %d; the next start recovers",
+                STOP_AT_ONCE,
+            )
             at_once.set()
         stopping.set()
 

@@ -22,6 +22,7 @@ from typing import Final
 
 from kbroker.model import InvariantError
 from kbroker.ports import ClosableOffload, Deferred, Random, TimerHandle, Timers, broker_stopping
+from kbroker.quorum.core_start import start_core
 from kbroker.quorum.effect_executor import EffectExecutor, Event, Transport
 from kbroker.quorum.format import MetaProperties, static_voters
 from kbroker.quorum.parked_requests import ParkedRequests
@@ -199,7 +200,7 @@ class QuorumDriver:
             random=self._random,
             high_watermark=start_offset,
         )
-        effects = self._raft.start(self._timers.monotonic_ms())
+        effects = start_core(self._raft, self._timers.monotonic_ms())
         self.handle_event(lambda core, now_ms: effects)
         started: Deferred[None] = Deferred()
         self._executor.once_idle(partial(started.resolve, None))

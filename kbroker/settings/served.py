@@ -23,6 +23,7 @@ SERVED_KEYS: Final = _words(
     broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms
     compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
+    controlled.shutdown.enable
     controller.listener.names controller.quorum.auto.join.enable
     controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
     controller.quorum.election.timeout.ms controller.quorum.fetch.max.bytes

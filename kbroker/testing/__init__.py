@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kbroker.testing.embedded import EmbeddedBroker
+    from kbroker.testing.embedded import EmbeddedBroker, EmbeddedBrokerFailed
     from kbroker.testing.process import BrokerProcess
 
-__all__ = ["BrokerProcess", "EmbeddedBroker"]
+__all__ = ["BrokerProcess", "EmbeddedBroker", "EmbeddedBrokerFailed"]
 
 _HOMES: Final[Mapping[str, str]] = {
     "BrokerProcess": "kbroker.testing.process",
     "EmbeddedBroker": "kbroker.testing.embedded",
+    "EmbeddedBrokerFailed": "kbroker.testing.embedded",
 }
 
 

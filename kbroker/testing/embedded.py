@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -42,6 +42,12 @@ MAX_OPEN_FILES: Final = 64
 """
 
 
+class EmbeddedBrokerFailed(Exception):
+    """The broker ended by itself, as the process of a node does: its only log directory failed, its
+    metadata log cannot be written, or an invariant is broken. `__cause__` is why.
+    """
+
+
 class EmbeddedBroker:
     """One broker for tests. Use it as a context manager, or call `start` and `stop`.
 
@@ -52,7 +58,8 @@ class EmbeddedBroker:
     overrides: Kafka's property names. data: a log directory to use and keep; without it a temporary
     one is made, and removed by `stop`. max_open_files: how many segments keep their file open. A
     second start takes the port of the first, so that clients find it again. Methods may be called
-    from any thread but the broker's own.
+    from any thread but the broker's own. A broker that cannot go on ends, as its process would; the
+    next method that is called, `stop` at the latest, raises EmbeddedBrokerFailed, once.
     """
 
     def __init__(
@@ -72,6 +79,9 @@ class EmbeddedBroker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None
         self._ending: asyncio.Future[bool] | None = None
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        """Held where a call is handed to the loop, so that a loop that ends takes no more."""
         self._interceptors: dict[int, Interceptor] = {}
 
     @property
@@ -95,6 +105,7 @@ class EmbeddedBroker:
 
     def start(self) -> Self:
         """Start and return once the broker listens. Raises StartupError."""
+        self._raise_failure()
         if self.running:
             raise InvariantError("the embedded broker is already running")
         config = BrokerConfig.from_properties(
@@ -126,12 +137,14 @@ class EmbeddedBroker:
         """
         self._end(clean=True)
         self._remove_data()
+        self._raise_failure()
 
     def kill(self) -> None:
         """End as a crash of the process would: nothing flushed, no marker; the data stay for
         `start`.
         """
         self._end(clean=False)
+        self._raise_failure()
 
     def restart(self) -> Self:
         """Stop in order and start again on the same data and port."""
@@ -147,7 +160,12 @@ class EmbeddedBroker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except EmbeddedBrokerFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))  # the block's own error stays; this may be its reason
 
     # use
 
@@ -222,9 +240,15 @@ class EmbeddedBroker:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 self._loop = runner.get_loop()
-                runner.run(self._serve(config, started))
-        except BaseException as error:  # noqa: BLE001 - a thread's top frame: `start` raises it
-            if not started.done():
+                try:
+                    runner.run(self._serve(config, started))
+                finally:
+                    with self._lock:
+                        self._loop = None
+        except BaseException as error:  # noqa: BLE001 - a thread's top frame: a call raises it
+            if started.done():
+                self._failure = self._failure or error
+            else:
                 started.set_exception(error)
 
     async def _serve(self, config: BrokerConfig, started: Future[None]) -> None:
@@ -232,47 +256,72 @@ class EmbeddedBroker:
         broker = Broker(config, resources=resources)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(broker.loop_exception)
-        self._ending = loop.create_future()
+        self._ending = ending = loop.create_future()
         await broker.start()
         self._broker = broker
         broker.dispatcher.interceptors.update(self._interceptors)
         self.port = broker.bound_listeners[0].port
+        failed = asyncio.ensure_future(broker.wait_failed())
+        either: list[asyncio.Future[Any]] = [ending, failed]  # Any: whatever they resolve with
         started.set_result(None)
-        if await self._ending:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        failed.cancel()
+        if not ending.done():  # as `run`, which then ends the process
+            self._failure, self._broker = broker.failure, None
             await broker.stop()
+        elif ending.result():
+            await broker.stop()
+            self._failure = broker.failure
         else:
             broker.kill()
             await asyncio.sleep(0)
         self._broker = None
 
     def _end(self, *, clean: bool) -> None:
-        thread, loop = self._thread, self._loop
-        if thread is None or loop is None:
+        thread = self._thread
+        if thread is None:
             return
 
         def end() -> None:
             if self._ending is not None and not self._ending.done():
                 self._ending.set_result(clean)
 
-        if thread.is_alive():
-            loop.call_soon_threadsafe(end)
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(end)
         thread.join(TIMEOUT_SECONDS)
         if thread.is_alive():
-            raise InvariantError("the embedded broker does not stop")
-        self._thread = self._loop = None
+            raise InvariantError("the embedded broker does not stop") from self._failure
+        self._thread = None
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the broker, if no call has raised it yet."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            message = f"the embedded broker ended by itself: {failure}"
+            raise EmbeddedBrokerFailed(message) from failure
 
     def _running_broker(self) -> Broker:
         if self._broker is None:
+            self._raise_failure()
             raise InvariantError("the embedded broker is not running")
         return self._broker
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> T:  # Any: as asyncio declares it
-        if self._loop is None:
-            coroutine.close()
-            raise InvariantError("the embedded broker is not running")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_SECONDS)
+        with self._lock:
+            if self._loop is None:
+                coroutine.close()
+                self._raise_failure()
+                raise InvariantError("the embedded broker is not running")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(TIMEOUT_SECONDS)
+        except CancelledError:  # the broker ended meanwhile
+            self._raise_failure()
+            raise
 
     def _apply_interceptors(self) -> None:
+        self._raise_failure()
         if not self.running:
             return
 

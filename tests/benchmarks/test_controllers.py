@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from benchmarks.controllers import (
+    MEASURED_CREATE_REQUESTS,
     PARTITIONS_PER_REQUEST,
+    Failover,
     _controllers,
+    creation_figures,
     failover_figures,
+    in_turn,
+    peak_bytes,
     topic_requests,
 )
+from benchmarks.single_node import single_servers
 
 
 @pytest.mark.parametrize(
@@ -33,7 +42,35 @@ def test_topics_have_so_many_partitions_together(
 
 
 def test_the_kills_of_a_run_have_a_median_and_a_longest() -> None:
-    assert failover_figures([3.0, 1.0, 2.5]) == {"median_s": 2.5, "longest_s": 3.0}
+    kills = [Failover(2.75, 3.0), Failover(0.5, 1.0), Failover(2.375, 2.5)]
+    assert failover_figures(kills) == {
+        "median_s": 2.5,
+        "longest_s": 3.0,
+        "after_election_s": 0.25,
+    }
+
+
+def test_the_first_request_and_the_last_ones_count() -> None:
+    assert MEASURED_CREATE_REQUESTS == 2
+    seconds = [9.0, 7.0, 3.0, 5.0]
+    first, last = creation_figures([{"response_s": each, "all_cpu_s": 1.0} for each in seconds])
+    assert first == {"response_s": 9.0, "all_cpu_s": 1.0}
+    assert last == {"response_s": 4.0, "all_cpu_s": 1.0}
+
+
+def test_the_first_one_changes_with_each_run() -> None:
+    orders = [in_turn(("kbroker", "kafka"), run) for run in range(3)]
+    assert orders == [["kbroker", "kafka"], ["kafka", "kbroker"], ["kbroker", "kafka"]]
+
+
+def test_the_peak_is_no_less_than_what_is_resident() -> None:
+    assert peak_bytes(os.getpid()) > 10_000_000
+
+
+def test_single_nodes_are_those_of_the_servers_and_of_the_sources_before(tmp_path: Path) -> None:
+    assert list(single_servers(["kbroker", "kafka"], None)) == ["kbroker", "kafka"]
+    assert list(single_servers(["kbroker", "kafka"], tmp_path)) == ["kbroker", "kafka", "before"]
+    assert list(single_servers(["kafka"], tmp_path)) == ["kafka"]
 
 
 def test_all_controllers_know_the_same_voters() -> None:

@@ -18,6 +18,7 @@ from kbroker.broker.lifecycle import (
     RegistrationRefused,
     SendHeartbeat,
     SendRegistration,
+    ShutDownAbandoned,
     ShutDownComplete,
     Unfenced,
 )
@@ -29,6 +30,7 @@ from tests.sim.timers import SimTimers
 
 INTERVAL_MS = 2000
 TIMEOUT_MS = 10_000
+SESSION_MS = 1_000
 EPOCH = 7
 
 FENCED = HeartbeatReply(is_caught_up=True, is_fenced=True, should_shut_down=False)
@@ -40,6 +42,14 @@ INVALID = KafkaError(ErrorCode.INVALID_REGISTRATION)
 
 Step = tuple[int, Callable[[LifecycleCore, int], list[Effect]], list[Effect], int | None]
 """(now_ms, event, effects, the next deadline)."""
+
+
+def new_core() -> LifecycleCore:
+    return LifecycleCore(
+        heartbeat_interval_ms=INTERVAL_MS,
+        registration_timeout_ms=TIMEOUT_MS,
+        session_timeout_ms=SESSION_MS,
+    )
 
 
 def beat(*, want_fence: bool = False, want_shut_down: bool = False) -> SendHeartbeat:
@@ -201,6 +211,34 @@ LEAVE: list[Step] = [
         ),
         pytest.param(
             [
+                *LEAVE,
+                (500, lost, [], 600),
+                (600, due, [beat(want_shut_down=True)], None),
+                (700, reply(IN_SERVICE), [], 750),
+                (750, due, [beat(want_shut_down=True)], None),
+                (1_699, lost, [], 1_799),
+                (1_799, due, [beat(want_shut_down=True)], None),
+                (1_800, lost, [ShutDownAbandoned(1_100, NOT_CONTROLLER)], None),
+                (1_801, shut_down, [], None),
+                (9_000, due, [], None),
+            ],
+            BrokerState.SHUTTING_DOWN,
+            id="no controller answers the shutdown for a session timeout",
+        ),
+        pytest.param(
+            [
+                *RUN,
+                (2012, due, [beat()], None),
+                (8_000, lost, [], 8_100),
+                (8_100, due, [beat()], None),
+                (8_200, shut_down, [], None),
+                (12_000, lost, [ShutDownAbandoned(11_988, NOT_CONTROLLER)], None),
+            ],
+            BrokerState.SHUTTING_DOWN,
+            id="a shutdown long after the last controller was lost",
+        ),
+        pytest.param(
+            [
                 (0, start, [SendRegistration()], None),
                 (1, refused(NOT_CONTROLLER), [], 101),
                 (101, due, [SendRegistration()], None),
@@ -230,7 +268,7 @@ LEAVE: list[Step] = [
     ],
 )
 def test_the_core(steps: list[Step], state: BrokerState) -> None:
-    core = LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS)
+    core = new_core()
     for now_ms, event, effects, deadline in steps:
         assert event(core, now_ms) == effects, now_ms
         assert core.next_deadline_ms() == deadline, now_ms
@@ -238,7 +276,7 @@ def test_the_core(steps: list[Step], state: BrokerState) -> None:
 
 
 def test_retries_are_no_rarer_than_heartbeats() -> None:
-    core = LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS)
+    core = new_core()
     core.start(0)
     core.registered(EPOCH, 0)
     core.heartbeat_answered(FENCED, 0)
@@ -284,7 +322,7 @@ class World:
         self.channel = HeldChannel()
         self.timers = SimTimers()
         self.lifecycle = BrokerLifecycle(
-            LifecycleCore(heartbeat_interval_ms=INTERVAL_MS, registration_timeout_ms=TIMEOUT_MS),
+            new_core(),
             self.channel,  # type: ignore[arg-type]  # the part of the port that is used here
             self.timers,
             node_id=1,
@@ -315,6 +353,27 @@ def test_the_loop_from_start_to_stop() -> None:
     assert stopped.done
     world.timers.advance(10 * INTERVAL_MS)
     assert len(channel.heartbeats) == 5
+
+
+def test_a_shutdown_that_no_controller_answers_fails() -> None:
+    world = World()
+    channel, lifecycle = world.channel, world.lifecycle
+    lifecycle.start()
+    channel.registrations[0].resolve(EPOCH)
+    channel.answer(FENCED)
+    lifecycle.unfence()
+    channel.answer(IN_SERVICE)
+    stopped = lifecycle.shut_down()
+    for _ in range(2):
+        world.timers.advance(SESSION_MS // 2)
+        assert not stopped.done
+        channel.heartbeats[-1][1].fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        world.timers.advance(200)
+    assert stopped.error is not None and stopped.error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "has succeeded for 1200 ms" in stopped.error.message
+    sent = len(channel.heartbeats)
+    world.timers.advance(10 * INTERVAL_MS)
+    assert len(channel.heartbeats) == sent
 
 
 def test_a_channel_that_raises_is_asked_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -12,6 +12,7 @@ from kbroker.broker.node_to_controller import (
     BACKOFF_MS,
     FORWARDING,
     HEARTBEAT,
+    MAX_CODES,
     MAX_IN_FLIGHT,
     MAX_PENDING_REQUESTS,
     POLL_MS,
@@ -239,6 +240,63 @@ def test_a_refusal_in_one_item_of_a_response_counts(world: World) -> None:
     world.world.until(lambda: answer.done)
     assert answer.value.topics[0].error_code == ErrorCode.NONE
     assert len(world.peers[1].asked(ApiKey.CREATE_TOPICS)) == 2
+
+
+class Counted(list[CreateTopicsResponse.CreatableTopicResult]):
+    """Counts how many of its items are looked at."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[CreateTopicsResponse.CreatableTopicResult]:
+        for item in super().__iter__():
+            self.looked_at += 1
+            yield item
+
+
+def large_answer(world: World, error: ErrorCode) -> tuple[Deferred[CreateTopicsResponse], Counted]:
+    """A request whose answer, of very many items with that error, is here."""
+    results = Counted(
+        CreateTopicsResponse.CreatableTopicResult(name="t", error_code=error)
+        for _ in range(100 * MAX_CODES)
+    )
+    held: Deferred[CreateTopicsResponse] = Deferred()
+    channel = HeldChannel(held)
+    requests = NodeToController(
+        lambda: channel,  # type: ignore[arg-type, return-value]  # the part of it that is used here
+        world.find,
+        world.world.timers,
+        request_timeout_ms=TIMEOUT_MS,
+    )
+    answer = requests.send(CreateTopicsRequest(), CreateTopicsResponse)
+    held.resolve(CreateTopicsResponse(topics=results))
+    return answer, results
+
+
+class HeldChannel:
+    """A channel with one answer."""
+
+    def __init__(self, answer: Deferred[CreateTopicsResponse]) -> None:
+        self._answer = answer
+
+    def send(self, *_: object, **__: object) -> Deferred[CreateTopicsResponse]:
+        return self._answer
+
+    def backoff_ms(self, _: int) -> int:
+        return 0
+
+    def disconnect_purpose(self, *_: object) -> None:
+        """Nothing waits behind it."""
+
+
+def test_a_large_response_is_looked_through_in_part(world: World) -> None:
+    answer, results = large_answer(world, ErrorCode.NONE)
+    assert answer.done and answer.value.topics is results
+    assert results.looked_at == MAX_CODES
+
+
+def test_a_large_refusal_is_seen_at_once(world: World) -> None:
+    answer, results = large_answer(world, ErrorCode.NOT_CONTROLLER)
+    assert not answer.done and results.looked_at == 1
 
 
 def test_other_errors_are_the_senders(world: World) -> None:

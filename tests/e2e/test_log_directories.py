@@ -35,7 +35,7 @@ from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.protocol.schema import Message
 from kbroker.replication import maintenance
 from kbroker.server.network import response_writer
-from kbroker.testing import EmbeddedBroker
+from kbroker.testing import EmbeddedBroker, EmbeddedBrokerFailed
 from tests.e2e.wire import call
 
 SECONDS = 15
@@ -225,11 +225,13 @@ def test_the_broker_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which
     index = next(index for index, number in cluster.placement().items() if number == 0)
     break_disk(monkeypatch, cluster.dirs[0])
     assert cluster.produce(index) == ErrorCode.KAFKA_STORAGE_ERROR
-    until(cluster.broker, lambda running: running.failure is not None)
-    failure = cluster.broker.call(lambda running: running.failure)
+    with pytest.raises(EmbeddedBrokerFailed) as failed:
+        until(cluster.broker, lambda _: False)
+    failure = failed.value.__cause__
     assert isinstance(failure, LogDirectoryError) and str(cluster.dirs[0]) in str(failure)
     monkeypatch.undo()
     cluster.broker.stop()
+    assert not cluster.broker.running
 
 
 def test_the_metadata_directory_is_broken_at_the_start(tmp_path: Path) -> None:

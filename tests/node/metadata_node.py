@@ -85,7 +85,11 @@ class MetadataNode:
         self.cache = MetadataCache(meta.cluster_id, lambda: self.log.driver.kraft_version)
         self.log.loader.on_image(lambda old, new: setattr(self.cache, "image", new))
         self.lifecycle = BrokerLifecycle(
-            LifecycleCore(heartbeat_interval_ms=2000, registration_timeout_ms=60_000),
+            LifecycleCore(
+                heartbeat_interval_ms=2000,
+                registration_timeout_ms=60_000,
+                session_timeout_ms=9_000,
+            ),
             self.channel,
             TIMERS,
             node_id=1,

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -22,6 +23,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.node import run
 from kbroker.node.run import ROOM_FOR_FILES
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.quorum.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import frame_of
 
@@ -166,7 +168,44 @@ def test_a_second_signal_stops_at_once(broker: subprocess.Popen[str], tmp_path: 
             pass
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(2) == 130
+        assert "a second signal: stopping at once, with exit code 130" in broker.stderr.read()
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_second_signal_ends_the_wait_for_controllers_that_are_lost(tmp_path: Path) -> None:
+    """The first signal begins a controlled shutdown that no controller answers."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    quorum = (
+        "controller.listener.names=CONTROLLER",
+        f"controller.quorum.voters=1@127.0.0.1:{port}",
+    )
+    controller_settings = ("process.roles=controller", f"listeners=CONTROLLER://127.0.0.1:{port}")
+    with ended(serve(tmp_path / "1", *quorum, *controller_settings)) as controller:
+        line = first_line(controller)
+        cluster_id = line.rpartition("cluster ")[2].rstrip(")")
+        config = BrokerConfig.from_properties(
+            {
+                **dict(each.split("=", 1) for each in quorum),
+                "process.roles": "broker",
+                "node.id": "2",
+                "log.dirs": str(tmp_path / "2"),
+            }
+        )
+        format_directories(config, FormatOptions(cluster_id=cluster_id), random=Random(2))
+        with ended(serve(tmp_path / "2", *quorum, "process.roles=broker", "node.id=2")) as broker:
+            assert "(node 2, " in first_line(broker)
+            controller.kill()
+            controller.wait(5)
+            broker.send_signal(signal.SIGINT)
+            assert broker.stderr is not None
+            while "stopping" not in broker.stderr.readline():
+                pass
+            with pytest.raises(subprocess.TimeoutExpired):
+                broker.wait(1)
+            broker.send_signal(signal.SIGINT)
+            assert broker.wait(2) == 130
+            assert "a second signal: stopping at once" in broker.stderr.read()
 
 
 def test_a_startup_problem_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 from kbroker.node.futures import as_future
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.driver import SHUTDOWN_TIMEOUT_MS
-from tests.quorum.drivers import DriverCluster, DriverNode
+from kbroker.quorum.quorum_state_file import read_state, write_state
+from kbroker.quorum.raft.election_state import ElectionState
+from tests.quorum.drivers import DriverCluster, DriverNode, directory_id
 
 Script = Callable[[DriverCluster], Awaitable[None]]
 
@@ -151,3 +153,28 @@ def test_a_static_quorum_is_upgraded_to_kraft_version_1(tmp_path: Path) -> None:
             assert node.values == [b"a", b"b"]
 
     run(tmp_path, script, is_static=True)
+
+
+def test_a_node_that_voted_for_itself_and_is_not_a_voter_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(cluster: DriverCluster) -> None:
+        await cluster.append(b"a")
+        former = cluster.nodes[3]
+        await former.stop()
+        # as if it had been added, had stood for election, and lost the unsynced tail of its log
+        epoch = (await cluster.leader()).driver.epoch
+        vote = ElectionState(epoch, voted_id=4, voted_directory_id=directory_id(4))
+        write_state(
+            former.root / "__cluster_metadata-0", vote, kraft_version=1, voter_ids=(1, 2, 3)
+        )
+        await former.start(cluster.nodes)
+        warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        (line,) = [each for each in warnings if "voted for itself" in each]
+        assert line.startswith("Node 4: ") and "starts unattached" in line
+        await cluster.append(b"b")
+        assert former.values == [b"a", b"b"]
+        state = read_state(former.root / "__cluster_metadata-0")
+        assert state is not None and (state.epoch > epoch or state.voted_key == vote.voted_key)
+
+    run(tmp_path, script, count=4)

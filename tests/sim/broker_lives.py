@@ -164,7 +164,11 @@ class SimBroker:
             config, self._requests, cluster_id=CLUSTER_ID, metadata_offset=self._offset
         )
         self.lifecycle = BrokerLifecycle(
-            LifecycleCore(heartbeat_interval_ms=2_000, registration_timeout_ms=60_000),
+            LifecycleCore(
+                heartbeat_interval_ms=2_000,
+                registration_timeout_ms=60_000,
+                session_timeout_ms=9_000,
+            ),
             self.channel,
             process,
             node_id=node_id,
@@ -204,7 +208,7 @@ class SimBroker:
 
     def shut_down(self) -> None:
         """Stop in order."""
-        self.lifecycle.shut_down().on_done(lambda _: self.end(), lambda error: None)
+        self.lifecycle.shut_down().on_done(lambda _: self.end(), lambda error: self.end())
 
     def end(self) -> None:
         """The process ends, by itself or by kill -9."""

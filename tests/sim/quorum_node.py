@@ -23,6 +23,7 @@ from kbroker.protocol.messages.quorum import (
     FetchSnapshotResponse,
     VoteRequest,
 )
+from kbroker.quorum.core_start import start_core
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
 from kbroker.quorum.raft.effects import (
     AppendBatches,
@@ -142,7 +143,7 @@ class QuorumNode(SimReplica):
         self._watchers.started(self)
         network = self.simulation.network
         network.attach(self.node_id, process, receive=self._receive)
-        process.run(partial(self.step, self.core.start))
+        process.run(partial(self.step, partial(start_core, self.core)))
 
     def _process_ended(self) -> None:
         self._sent.clear()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, StartupError
+from kbroker.node.node import Broker
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.testing import EmbeddedBroker
+from kbroker.testing import EmbeddedBroker, EmbeddedBrokerFailed
 from tests.e2e.wire import call
 
 
@@ -95,3 +99,79 @@ def test_requests_can_be_intercepted_also_over_a_restart() -> None:
         end()
         metadata(broker)
     assert seen == [4, 4, 4]
+
+
+def break_disk(broker: EmbeddedBroker) -> None:
+    """The only log directory fails. Returns once the broker's thread has ended."""
+    path = str(broker.data / "events-0" / "00000000000000000000.log")
+    failure = LogDirectoryError(path, "write", OSError(errno.EIO, "Input/output error"))
+    thread = broker._thread
+    assert thread is not None
+    broker.call(lambda running: running.services.replicas.logs.directory_failed(failure))
+    thread.join(20)
+    assert not broker.running
+
+
+def test_a_broker_without_a_log_directory_ends_and_the_next_call_says_why() -> None:
+    with EmbeddedBroker() as broker:
+        broker.create_topic("events")
+        folder = broker.data
+        break_disk(broker)
+        with pytest.raises(ConnectionRefusedError):
+            metadata(broker)
+        with pytest.raises(EmbeddedBrokerFailed, match="Input/output error") as failed:
+            broker.create_topic("more")
+        assert isinstance(failed.value.__cause__, LogDirectoryError)
+        with pytest.raises(InvariantError, match="not running"):  # it is said once
+            broker.create_topic("more")
+    assert not folder.exists()
+
+
+def test_stop_says_it_if_no_call_has() -> None:
+    broker = EmbeddedBroker().start()
+    folder = broker.data
+    break_disk(broker)
+    with pytest.raises(EmbeddedBrokerFailed, match="Input/output error"):
+        broker.stop()
+    assert not folder.exists()
+    broker.stop()
+    with broker:
+        assert topics_of(broker) == set()
+
+
+@pytest.mark.parametrize("name", ["start", "restart", "kill"])
+def test_no_other_call_conceals_it(name: str, tmp_path: Path) -> None:
+    broker = EmbeddedBroker(data=tmp_path / "data").start()
+    broker.create_topic("kept")
+    break_disk(broker)
+    with pytest.raises(EmbeddedBrokerFailed):
+        getattr(broker, name)()
+    with broker:
+        assert topics_of(broker) == {"kept"}
+
+
+def test_interception_says_it_too() -> None:
+    with EmbeddedBroker() as broker:
+        break_disk(broker)
+        with pytest.raises(EmbeddedBrokerFailed):
+            broker.intercept(ApiKey.METADATA, lambda context, request: None)
+
+
+def test_an_error_of_the_block_stays_and_gets_a_note() -> None:
+    with pytest.raises(ValueError, match="the test's own") as error, EmbeddedBroker() as broker:
+        break_disk(broker)
+        raise ValueError("the test's own")
+    (note,) = error.value.__notes__
+    assert "ended by itself" in note and "Input/output error" in note
+
+
+def test_a_call_that_waits_ends_with_the_broker() -> None:
+    never: Deferred[None] = Deferred()
+
+    def fail_and_wait(running: Broker) -> Deferred[None]:
+        running.fail(InvariantError("broken for the test"))
+        return never
+
+    with EmbeddedBroker() as broker, pytest.raises(EmbeddedBrokerFailed, match="broken for") as it:
+        broker.wait(fail_and_wait)
+    assert isinstance(it.value.__cause__, InvariantError)

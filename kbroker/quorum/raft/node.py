@@ -129,13 +129,22 @@ class RaftNode:
     # Events.
 
     def start(self, now_ms: int) -> list[Effect]:
-        """The first event: the state after a start. The only voter leads at once."""
+        """The first event: the state after a start. The only voter leads at once. Raises
+        VotedButNotVoter where Kafka's node does not start; `start_unattached` may follow.
+        """
         self.quorum.initialize(self._election, now_ms)
         if not isinstance(self.quorum.state, Candidate):
             if self.quorum.is_only_voter:
                 self._elections.become_prospective(now_ms)
         else:
             self._elections.count_votes(now_ms)
+        return self._finish(now_ms)
+
+    def start_unattached(self, now_ms: int) -> list[Effect]:
+        """The first event of a node whose `start` raised VotedButNotVoter: it looks for the leader,
+        and its vote stays given.
+        """
+        self.quorum.initialize_unattached(self._election)
         return self._finish(now_ms)
 
     def poll(self, now_ms: int) -> list[Effect]:

@@ -33,6 +33,22 @@ from kbroker.quorum.raft.raft_log import RaftLog
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
 
 
+class VotedButNotVoter(InvariantError):
+    """A start is refused: this replica voted for itself in epoch, and is not a voter of the newest
+    voter set in its log: it was removed, or the record that made it one was truncated. Kafka's
+    CandidateState raises IllegalArgumentException.
+    """
+
+    def __init__(self, local: ReplicaKey, epoch: int, voters: VoterSet) -> None:
+        super().__init__(
+            f"Node {local.id}: quorum-state says that this node voted for itself in epoch {epoch}, "
+            f"but {local} is not among the voters that its log names "
+            f"({', '.join(str(voter.key) for voter in voters) or 'none'}): "
+            "it was removed, or the record that made it one was truncated"
+        )
+        self.epoch = epoch
+
+
 class QuorumState:
     """The state of one replica. high_watermark: everything below it is committed, as far as this
     replica knows; it never decreases.
@@ -183,9 +199,7 @@ class QuorumState:
     # Transitions.
 
     def initialize(self, election: ElectionState, now_ms: int) -> None:
-        """The state after a start. A node that voted for itself and is no voter any more, since the
-        record that made it one was truncated, keeps its vote; in Kafka it does not start.
-        """
+        """The state after a start. Raises VotedButNotVoter; `initialize_unattached` may follow."""
         deadline_ms = now_ms + self.election_timeout_ms()
         voted = election.voted_key
         endpoints = self.endpoints_of(election.leader_id)
@@ -198,7 +212,9 @@ class QuorumState:
             self._enter(
                 Resigned(election.epoch, self.local.id, deadline_ms, (), self._other_voter_ids())
             )
-        elif voted is not None and voted.names(self.local) and self.is_voter:
+        elif voted is not None and voted.names(self.local):
+            if not self.is_voter:
+                raise VotedButNotVoter(self.local, election.epoch, self.voters)
             votes = self._own_vote()
             self._enter(Candidate(election.epoch, self.local, votes, deadline_ms))
         elif election.leader_id != UNKNOWN_ID and endpoints:
@@ -210,6 +226,12 @@ class QuorumState:
         else:
             deadline = self._voter_deadline(deadline_ms)
             self._enter(Unattached(election.epoch, election.leader_id, voted, deadline))
+
+    def initialize_unattached(self, election: ElectionState) -> None:
+        """The state after a start that `initialize` refused: not a voter, so no election timeout;
+        epoch, leader and vote are kept.
+        """
+        self._enter(Unattached(election.epoch, election.leader_id, election.voted_key, None))
 
     def _enter(self, state: EpochState) -> None:
         self.state = state
