@@ -131,7 +131,8 @@ class Partition:
         now_ms: int,
     ) -> bool:
         """Lead from now on, or take over a newer state of the same leadership. Stale orders change
-        nothing.
+        nothing. An order with the known partition epoch leaves the ISR and its pending proposal as
+        they are: the epoch came with the answer to the previous proposal, before the metadata.
 
         Returns whether this is a new leadership: the caller then assigns leader_epoch to the log's
         end.
@@ -140,6 +141,7 @@ class Partition:
             return False
         was_leader = self.role == Role.LEADER
         is_new = not was_leader or leader_epoch > self.leader_epoch
+        is_known = not is_new and partition_epoch == self.partition_epoch
         self.commits_alone = False
         self.replicas = tuple(replicas)
         self.partition_epoch = partition_epoch
@@ -147,7 +149,10 @@ class Partition:
         self.leader = self.node_id
         if not was_leader:
             self.in_sync.remotes = {}
-        self.in_sync.assign(self.replicas, isr, now_ms)
+        if is_known:
+            self.in_sync.place(self.replicas, now_ms)
+        else:
+            self.in_sync.assign(self.replicas, isr, now_ms)
         if is_new:
             end = self.log.log_end_offset
             self.role = Role.LEADER

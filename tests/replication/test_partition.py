@@ -212,6 +212,86 @@ def test_after_these_errors_only_metadata_end_what_is_pending(error: ErrorCode) 
     assert made.isr == {1}, "the answer is out of date"
 
 
+def ordered(
+    to: Partition, partition_epoch: int, *isr: int, replicas: tuple[int, ...] = (1, 2, 3)
+) -> None:
+    """The metadata bring a state of the same leadership."""
+    to.become_leader(
+        leader_epoch=5,
+        partition_epoch=partition_epoch,
+        replicas=replicas,
+        isr=isr,
+        min_isr=1,
+        now_ms=NOW_MS,
+    )
+
+
+def second_proposal_of(made: Partition) -> IsrProposal:
+    """The answer to the first proposal has added 2 (partition epoch 1), and the second, which adds
+    3, is on its way; the metadata of partition epoch 1 have not arrived yet.
+    """
+    append(made, 5)
+    fetched(made, 2, 5)
+    committed(made, 1, 2)
+    fetched(made, 3, 5)
+    proposal = made.in_sync.pending
+    assert proposal is not None and proposal.added == 3
+    return proposal
+
+
+@pytest.mark.parametrize("partition_epoch", [0, 1], ids=["older", "known by the answer"])
+def test_metadata_that_bring_nothing_new_do_not_end_what_is_pending(partition_epoch: int) -> None:
+    """Else 6 of 6 records are committed here and only 5 on broker 3, which the controller may have
+    in the ISR already, and may elect.
+    """
+    made = partition((1, 2, 3), isr=(1,))
+    proposal = second_proposal_of(made)
+    append(made, 1)
+    ordered(made, partition_epoch, *((1, 2) if partition_epoch else (1,)))
+    assert made.in_sync.pending is proposal
+    assert (made.isr, made.in_sync.maximal) == ({1, 2}, {1, 2, 3})
+    assert not fetched(made, 2, 6, NOW_MS + LAG_MS + 1), "3 is not caught up, and may be a member"
+    assert not committed(made, 1, 2, 3, now_ms=NOW_MS + LAG_MS + 1)
+    assert made.high_watermark == 5
+    assert fetched(made, 3, 6)
+    assert made.high_watermark == 6
+
+
+def test_metadata_with_the_known_epoch_do_not_end_a_shrinking() -> None:
+    made = partition((1, 2, 3))
+    append(made, 5)
+    fetched(made, 2, 5)
+    made.shrink_isr(NOW_MS + LAG_MS + 1)
+    proposal = made.in_sync.pending
+    assert proposal is not None and [member for member, _ in proposal.isr] == [1, 2]
+    ordered(made, 0, 1, 2, 3)
+    assert made.in_sync.pending is proposal
+    assert committed(made, 1, 2)
+    assert made.high_watermark == 5
+
+
+def test_metadata_with_the_known_epoch_bring_replicas_and_min_isr() -> None:
+    """The answer that ended a reassignment told the ISR, not that 3 is no replica any more."""
+    made = partition((1, 2, 3), isr=(1,))
+    second_proposal_of(made)
+    ordered(made, 1, 1, 2, replicas=(1, 2))
+    assert made.in_sync.pending is None, "the controller refuses it for ever"
+    assert (made.isr, made.in_sync.maximal, set(made.remotes)) == ({1, 2}, {1, 2}, {2})
+    made.become_leader(
+        leader_epoch=5, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=2, now_ms=NOW_MS
+    )
+    assert made.min_isr == 2
+
+
+def test_newer_metadata_end_what_is_pending() -> None:
+    made = partition((1, 2, 3), isr=(1,))
+    proposal = second_proposal_of(made)
+    ordered(made, 2, 1, 2)
+    assert made.in_sync.pending is None and made.in_sync.maximal == {1, 2}
+    made.isr_refused(proposal, ErrorCode.INVALID_UPDATE_VERSION)
+    assert made.in_sync.pending is None
+
+
 def test_after_other_errors_the_same_is_proposed_again() -> None:
     proposals = Proposals()
     made = partition((1, 2), isr=(1,), proposals=proposals)
