@@ -9,9 +9,9 @@ removes members changes neither set until it is committed.
     pending -> committed      the controller's answer, newer metadata: `commit`, `withdraw`
     pending -> pending        metadata with the partition epoch of the proposal: `place`
 
-The last row is stricter than Kafka, whose leader forgets a proposal in flight when the metadata that
-arrive are those which the answer to its previous proposal already told it of: it may then commit a
-record without a follower that the controller has just counted in.
+The last row differs from Kafka: there the leader forgets a proposal in flight when the metadata
+arrive that the answer to its previous proposal has told it of before. The high watermark may then
+pass a follower that the controller has just added and may elect.
 
 Proposals travel by `isr_changes`; `partition` asks here and moves the high watermark.
 """
