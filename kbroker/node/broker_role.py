@@ -284,6 +284,7 @@ class BrokerRole:
             metadata=self.metadata,
             timers=self._timers,
             random=self._resources.random,
+            memory=self._memory,
         )
 
     def _build_lifecycle(

@@ -18,12 +18,14 @@ from kbroker.client.channel.channel import Channel
 from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.transaction.service import TransactionCoordinator
 from kbroker.metadata.loader import MetadataLoader
-from kbroker.ports import Timers
+from kbroker.ports import Memory, Timers
 from kbroker.settings.broker import BrokerConfig
 
 
 class PeerCoordinators:
-    """Of one broker. loader: has the newest metadata. metadata: as clients see them."""
+    """Of one broker. loader: has the newest metadata. metadata: as clients see them. memory: for
+    what waits for other brokers.
+    """
 
     def __init__(
         self,
@@ -33,8 +35,10 @@ class PeerCoordinators:
         metadata: MetadataCache,
         timers: Timers,
         random: Random,
+        memory: Memory,
     ) -> None:
         self._node_id = config.node_id
+        self._memory = memory
         self._metadata = metadata
         self._channel = Channel(
             AsyncioStreams(asyncio.get_running_loop()),
@@ -49,7 +53,7 @@ class PeerCoordinators:
             timeout_ms=config.get_int("request.timeout.ms"),
         )
         loader.on_image(self._peers.on_image)
-        self.markers = RemoteMarkers(config.node_id, self._peers, lambda: loader.image)
+        self.markers = RemoteMarkers(config.node_id, self._peers, lambda: loader.image, memory)
 
     def verification(self, transactions: TransactionCoordinator) -> RemoteCoordinators:
         """For the gate of transactional batches."""
@@ -58,12 +62,13 @@ class PeerCoordinators:
             self._peers,
             lambda: self._metadata.image,
             transactions.partition_for,
+            self._memory,
         )
 
     def share_states(self, coordinator: ShareCoordinator) -> RoutedShareStates:
         """Of this broker's share coordinator and all others."""
         return RoutedShareStates(
-            self._node_id, coordinator, self._peers, lambda: self._metadata.image
+            self._node_id, coordinator, self._peers, lambda: self._metadata.image, self._memory
         )
 
     def close(self) -> None:
