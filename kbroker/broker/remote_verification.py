@@ -170,7 +170,7 @@ def _settle(questions: Sequence[_Question], response: AddPartitionsToTxnResponse
         for topic in result.topic_results:
             for each in topic.results_by_partition:
                 partition = TopicPartition(topic.name, each.partition_index)
-                verdicts[partition] = error_of(each.partition_error_code)
+                verdicts[partition] = _verdict_of(error_of(each.partition_error_code))
     nothing: Verdicts = {}
     for question in questions:
         verdicts = found.get(question.transactional_id, nothing)
@@ -180,6 +180,14 @@ def _settle(questions: Sequence[_Question], response: AddPartitionsToTxnResponse
                 for partition in question.partitions
             }
         )
+
+
+def _verdict_of(error: ErrorCode) -> ErrorCode:
+    """A coordinator whose metadata are behind answers UNKNOWN_TOPIC_OR_PARTITION for a new
+    partition, after which producers send again, and OPERATION_NOT_ATTEMPTED for all others, after
+    which they abort the transaction: those are asked for again.
+    """
+    return ErrorCode.NETWORK_EXCEPTION if error is ErrorCode.OPERATION_NOT_ATTEMPTED else error
 
 
 def _fail(questions: Sequence[_Question], error: KafkaError) -> None:

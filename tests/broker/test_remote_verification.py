@@ -110,6 +110,14 @@ def test_a_question_and_its_answer(adds: bool) -> None:
     assert verdicts.value == errors
 
 
+def test_partitions_beside_one_that_the_coordinator_does_not_know_yet_are_asked_for_again() -> None:
+    world = World()
+    verdicts = world.ask(P0, P1)
+    (sent,) = world.peers.take()
+    answer(sent, {"1 tx": {P0: E.UNKNOWN_TOPIC_OR_PARTITION, P1: E.OPERATION_NOT_ATTEMPTED}})
+    assert verdicts.value == {P0: E.UNKNOWN_TOPIC_OR_PARTITION, P1: E.NETWORK_EXCEPTION}
+
+
 def test_questions_of_several_transactions_share_a_request() -> None:
     world = World()
     first = world.ask(P0, name="1 a")
