@@ -26,9 +26,9 @@ E = TypeVar("E")
 R = TypeVar("R", bound=Response)
 
 MAX_ENTRIES: Final = 1_000
-"""Entries of one request. The others wait for its response."""
+"""Entries of one request, if each is small. The others wait for its response."""
 
-MAX_HELD_BYTES: Final = 8 * 1024 * 1024
+MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 """Of the entries of all keys, in flight or waiting. A single entry may be larger."""
 
 ENTRY_BYTES: Final = 1_152
@@ -46,13 +46,15 @@ class BatchQueues(Generic[K, E, R]):
     send: sends one request for some entries of a key. settle: called with the entries and their
     response. fail: called with the entries of a request without a response. Both give every entry
     its outcome; entries they add leave in the next request. size: the bytes that an entry holds,
-    always the same. memory: where they are charged.
+    always the same. memory: where they are charged. max_entries: of one request, which is made in
+    one turn of the loop.
     """
 
     __slots__ = (
         "_fail",
         "_held_bytes",
         "_in_flight",
+        "_max_entries",
         "_memory",
         "_send",
         "_settle",
@@ -68,12 +70,14 @@ class BatchQueues(Generic[K, E, R]):
         *,
         size: Callable[[E], int],
         memory: Memory,
+        max_entries: int = MAX_ENTRIES,
     ) -> None:
         self._send = send
         self._settle = settle
         self._fail = fail
         self._size = size
         self._memory = memory
+        self._max_entries = max_entries
         self._held_bytes = 0
         self._waiting: dict[K, list[E]] = {}
         self._in_flight: set[K] = set()
@@ -119,9 +123,9 @@ class BatchQueues(Generic[K, E, R]):
             waiting = self._waiting.pop(key, None)
             if not waiting:
                 return
-            if len(waiting) > MAX_ENTRIES:
-                self._waiting[key] = waiting[MAX_ENTRIES:]
-            entries = waiting[:MAX_ENTRIES]
+            if len(waiting) > self._max_entries:
+                self._waiting[key] = waiting[self._max_entries :]
+            entries = waiting[: self._max_entries]
             self._in_flight.add(key)
             sent = self._send(key, entries)
             if not sent.done:

@@ -363,7 +363,7 @@ class BrokerRole:
             timers=timers,
             group_configs=group_configs(config, self.metadata),
             memory=self._memory,
-            routed=None if self._peers is None else self._peers.share_states,
+            peers=self._peers,
         )
         gate = build_partition_gate(
             lambda: self._dynamic.current,

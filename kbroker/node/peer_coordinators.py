@@ -1,6 +1,6 @@
 """Builds what the coordinators of a broker among several need of other brokers: the markers of
-transactions, the verification of transactions, and the states of share partitions, over one channel
-to the listeners `inter.broker.listener.name`.
+transactions, the verification of transactions, the states of share partitions and the ends of those
+they read, over one channel to the listeners `inter.broker.listener.name`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from random import Random
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.peer_brokers import PeerBrokers
+from kbroker.broker.remote_end_offsets import RemoteEndOffsets
 from kbroker.broker.remote_markers import RemoteMarkers
 from kbroker.broker.remote_share_states import RoutedShareStates
 from kbroker.broker.remote_verification import RemoteCoordinators
@@ -54,6 +55,7 @@ class PeerCoordinators:
         )
         loader.on_image(self._peers.on_image)
         self.markers = RemoteMarkers(config.node_id, self._peers, lambda: loader.image, memory)
+        self.end_offsets = RemoteEndOffsets(self._peers, memory)
 
     def verification(self, transactions: TransactionCoordinator) -> RemoteCoordinators:
         """For the gate of transactional batches."""

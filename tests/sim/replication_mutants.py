@@ -110,5 +110,5 @@ DECIDED_MUTANTS: dict[str, Mutant] = {
     )
 }
 """Rarely or never found by the seeds, which take several faults within a second for them: found
-where single decisions are compared.
+where single decisions are compared, and by the seeds of one leader (`replication/test_isr_races`).
 """
