@@ -217,7 +217,7 @@ def test_what_is_committed_is_on_every_replica_that_may_be_elected(first: int) -
 def test_the_seeds_cover_what_can_happen() -> None:
     counts = sum((run_seed(seed).counts for seed in range(20)), Counter[str]())
     for name in ("expanded", "shrunk", "fenced", "known while a proposal is pending"):
-        assert counts[name] > 20, counts
+        assert counts[name] > 10, counts
 
 
 @pytest.mark.parametrize(
