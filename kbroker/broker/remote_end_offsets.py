@@ -15,13 +15,13 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory
 from kbroker.protocol.errors import ErrorCode, KafkaError, error_of
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from kbroker.replication.offsets import LATEST
 
 PURPOSE: Final = "end offsets"
 
 MAX_ENTRIES: Final = 32
 """Questions of one request: 2,048 partitions, as a question has `pieces.PIECE_ITEMS` of them."""
 
+LATEST_TIMESTAMP: Final = -1
 CONSUMER: Final = -1
 READ_UNCOMMITTED: Final = 0
 
@@ -80,7 +80,8 @@ class RemoteEndOffsets:
                 _Topic(
                     name=name,
                     partitions=[
-                        _Partition(partition_index=index, timestamp=LATEST) for index in indexes
+                        _Partition(partition_index=index, timestamp=LATEST_TIMESTAMP)
+                        for index in indexes
                     ],
                 )
                 for name, indexes in by_topic(list(partitions)).items()
