@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kbroker.broker.batch_queues import BatchQueues
+from kbroker.broker.batch_queues import ENTRY_BYTES, PARTITION_BYTES, BatchQueues
 from kbroker.broker.peer_brokers import PeerBrokers
 from kbroker.coordinator.transaction.markers import MarkerResults, WriteMarkers
 from kbroker.coordinator.transaction.records import by_topic
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Memory
 from kbroker.protocol.errors import ErrorCode, KafkaError, error_of
 from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
@@ -45,18 +45,24 @@ class _Entry:
 
 
 class RemoteMarkers:
-    """`OtherLeaders`. image: gives the newest metadata."""
+    """`OtherLeaders`. image: gives the newest metadata. memory: for markers under way; one that
+    finds no room is tried again like one that failed.
+    """
 
     __slots__ = ("_image", "_peers", "_queues", "node_id")
 
     def __init__(
-        self, node_id: int, peers: PeerBrokers, image: Callable[[], MetadataImage]
+        self,
+        node_id: int,
+        peers: PeerBrokers,
+        image: Callable[[], MetadataImage],
+        memory: Memory,
     ) -> None:
         self.node_id = node_id
         self._peers = peers
         self._image = image
         self._queues: BatchQueues[int, _Entry, WriteTxnMarkersResponse] = BatchQueues(
-            self._send, _settle, _fail
+            self._send, _settle, _fail, size=_size_of, memory=memory
         )
 
     def leader_of(self, partition: TopicPartition) -> int | None:
@@ -74,7 +80,8 @@ class RemoteMarkers:
     ) -> Deferred[MarkerResults]:
         """See `OtherLeaders`."""
         entry = _Entry(request, partitions, coordinator_epoch)
-        self._queues.add(leader_id, entry)
+        if not self._queues.add(leader_id, entry):
+            entry.fail_all(ErrorCode.NETWORK_EXCEPTION)
         return entry.result
 
     def drop(self, is_dropped: Callable[[str], bool]) -> None:
@@ -86,6 +93,10 @@ class RemoteMarkers:
     def _send(self, leader_id: int, entries: Sequence[_Entry]) -> Deferred[WriteTxnMarkersResponse]:
         request = WriteTxnMarkersRequest(markers=[_marker_of(entry) for entry in entries])
         return self._peers.send(leader_id, PURPOSE, request, WriteTxnMarkersResponse)
+
+
+def _size_of(entry: _Entry) -> int:
+    return ENTRY_BYTES + PARTITION_BYTES * len(entry.partitions)
 
 
 def _marker_of(entry: _Entry) -> WriteTxnMarkersRequest.WritableTxnMarker:

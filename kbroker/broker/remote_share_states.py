@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
-from kbroker.broker.batch_queues import BatchQueues
+from kbroker.broker.batch_queues import ENTRY_BYTES, BatchQueues
 from kbroker.broker.peer_brokers import PeerBrokers
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicIdPartition, Uuid
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Memory
 from kbroker.protocol.errors import ErrorCode, KafkaError, error_of
 from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,
@@ -43,6 +43,9 @@ PURPOSE: Final = "share coordinator"
 
 NO_LEADER_EPOCH: Final = 0
 """Of a summary, which is not fenced; as Kafka sends it."""
+
+STATE_BATCH_BYTES: Final = 160
+"""A batch of offsets in a call (measured)."""
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -71,20 +74,32 @@ class _Call(Generic[A, T]):
 class _Calls(Generic[A, T, R]):
     """The calls of one API. request: of a group and its calls. results: the result of each share
     partition in a response. failed: the result with an error. is_known: whether this broker's
-    metadata have a topic.
+    metadata have a topic. batch_count: of an argument. memory: for calls under way; one that finds
+    no room is tried again like one that failed.
     """
 
-    __slots__ = ("_failed", "_is_known", "_peers", "_queues", "_request", "_response", "_results")
+    __slots__ = (
+        "_batch_count",
+        "_failed",
+        "_is_known",
+        "_peers",
+        "_queues",
+        "_request",
+        "_response",
+        "_results",
+    )
 
     def __init__(
         self,
         peers: PeerBrokers,
         is_known: Callable[[Uuid], bool],
+        memory: Memory,
         *,
         request: Callable[[str, Sequence[_Call[A, T]]], Request],
         response: type[R],
         results: Callable[[R], Iterable[tuple[TopicIdPartition, ErrorCode, T]]],
         failed: Callable[[ErrorCode], T],
+        batch_count: Callable[[A], int] = lambda _: 0,
     ) -> None:
         self._peers = peers
         self._is_known = is_known
@@ -92,15 +107,21 @@ class _Calls(Generic[A, T, R]):
         self._response = response
         self._results = results
         self._failed = failed
+        self._batch_count = batch_count
         self._queues: BatchQueues[tuple[int, str], _Call[A, T], R] = BatchQueues(
-            self._send, self._settle, self._fail
+            self._send, self._settle, self._fail, size=self._size_of, memory=memory
         )
 
     def ask(self, broker_id: int, key: SharePlace, argument: A) -> Deferred[T]:
         """Send a call to the coordinator of a share partition. Never fails."""
         call: _Call[A, T] = _Call(key, argument)
-        self._queues.add((broker_id, key.group_id), call)
+        if not self._queues.add((broker_id, key.group_id), call):
+            call.result.resolve(self._failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return call.result
+
+    def _size_of(self, call: _Call[A, T]) -> int:
+        named = 2 * len(call.key.group_id)
+        return ENTRY_BYTES + named + STATE_BATCH_BYTES * self._batch_count(call.argument)
 
     def _send(self, key: tuple[int, str], calls: Sequence[_Call[A, T]]) -> Deferred[R]:
         broker_id, group_id = key
@@ -126,7 +147,7 @@ class _Calls(Generic[A, T, R]):
 
 class RoutedShareStates:
     """`ShareStates`: of this broker's coordinator, or of another one. image: the metadata as
-    clients see them.
+    clients see them. memory: see `_Calls`.
     """
 
     __slots__ = (
@@ -146,6 +167,7 @@ class RoutedShareStates:
         coordinator: ShareCoordinator,
         peers: PeerBrokers,
         image: Callable[[], MetadataImage],
+        memory: Memory,
     ) -> None:
         self._node_id = node_id
         self._coordinator = coordinator
@@ -157,6 +179,7 @@ class RoutedShareStates:
         self._read: _Calls[int, StateFound, ReadShareGroupStateResponse] = _Calls(
             peers,
             is_known,
+            memory,
             request=_read_request,
             response=ReadShareGroupStateResponse,
             results=_states,
@@ -165,14 +188,17 @@ class RoutedShareStates:
         self._write: _Calls[StateWrite, ErrorCode, WriteShareGroupStateResponse] = _Calls(
             peers,
             is_known,
+            memory,
             request=_write_request,
             response=WriteShareGroupStateResponse,
             results=_errors,
             failed=_same,
+            batch_count=lambda write: len(write.batches),
         )
         self._initialize: _Calls[_Start, ErrorCode, InitializeShareGroupStateResponse] = _Calls(
             peers,
             is_known,
+            memory,
             request=_initialize_request,
             response=InitializeShareGroupStateResponse,
             results=_errors,
@@ -181,6 +207,7 @@ class RoutedShareStates:
         self._delete: _Calls[None, ErrorCode, DeleteShareGroupStateResponse] = _Calls(
             peers,
             is_known,
+            memory,
             request=_delete_request,
             response=DeleteShareGroupStateResponse,
             results=_errors,
@@ -189,6 +216,7 @@ class RoutedShareStates:
         self._summarize: _Calls[None, StateSummary, ReadShareGroupStateSummaryResponse] = _Calls(
             peers,
             is_known,
+            memory,
             request=_summary_request,
             response=ReadShareGroupStateSummaryResponse,
             results=_summaries,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kbroker.broker.batch_queues import BatchQueues
+from kbroker.broker.batch_queues import ENTRY_BYTES, PARTITION_BYTES, BatchQueues
 from kbroker.broker.peer_brokers import PeerBrokers
 from kbroker.broker.transaction_gate import Verdicts
 from kbroker.coordinator.transaction.ends import Producer
@@ -20,7 +20,7 @@ from kbroker.coordinator.transaction.records import by_topic
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, Memory
 from kbroker.protocol.errors import ErrorCode, KafkaError, error_of
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -59,7 +59,8 @@ class _Question:
 
 class RemoteCoordinators:
     """`OtherCoordinators`. image: the metadata as clients see them. partition_for: the partition of
-    `__transaction_state` of a transactional id.
+    `__transaction_state` of a transactional id. memory: for questions under way; one that finds no
+    room is answered as if its request had failed, and the producer sends its batches again.
     """
 
     __slots__ = ("_image", "_node_id", "_partition_for", "_peers", "_queues", "_waiting")
@@ -70,6 +71,7 @@ class RemoteCoordinators:
         peers: PeerBrokers,
         image: Callable[[], MetadataImage],
         partition_for: Callable[[str], int],
+        memory: Memory,
     ) -> None:
         self._node_id = node_id
         self._peers = peers
@@ -78,7 +80,7 @@ class RemoteCoordinators:
         self._waiting: dict[tuple[int, str], _Question] = {}
         """By coordinator and transactional id."""
         self._queues: BatchQueues[int, _Question, AddPartitionsToTxnResponse] = BatchQueues(
-            self._send, _settle, _fail
+            self._send, _settle, _fail, size=_size_of, memory=memory
         )
 
     def ask(
@@ -108,11 +110,15 @@ class RemoteCoordinators:
         if epoch > producer.producer_epoch:
             question.answer(ErrorCode.INVALID_PRODUCER_EPOCH)
             return question.result
-        if replaced is not None:
-            self._queues.remove(coordinator_id, replaced)
         self._waiting[key] = question
-        self._queues.add(coordinator_id, question)
-        if replaced is not None:
+        if not self._queues.add(coordinator_id, question):
+            if replaced is None:
+                del self._waiting[key]
+            else:
+                self._waiting[key] = replaced
+            question.answer(ErrorCode.NETWORK_EXCEPTION)
+        elif replaced is not None:
+            self._queues.remove(coordinator_id, replaced)
             is_stale = epoch < producer.producer_epoch
             replaced.answer(
                 ErrorCode.INVALID_PRODUCER_EPOCH if is_stale else ErrorCode.NETWORK_EXCEPTION
@@ -126,6 +132,14 @@ class RemoteCoordinators:
             del self._waiting[coordinator_id, question.transactional_id]
         request = AddPartitionsToTxnRequest(transactions=[_asked(each) for each in questions])
         return self._peers.send(coordinator_id, PURPOSE, request, AddPartitionsToTxnResponse)
+
+
+def _size_of(question: _Question) -> int:
+    return (
+        ENTRY_BYTES
+        + 2 * len(question.transactional_id)
+        + PARTITION_BYTES * len(question.partitions)
+    )
 
 
 def _asked(question: _Question) -> AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
@@ -156,7 +170,7 @@ def _settle(questions: Sequence[_Question], response: AddPartitionsToTxnResponse
         for topic in result.topic_results:
             for each in topic.results_by_partition:
                 partition = TopicPartition(topic.name, each.partition_index)
-                verdicts[partition] = error_of(each.partition_error_code)
+                verdicts[partition] = _verdict_of(error_of(each.partition_error_code))
     nothing: Verdicts = {}
     for question in questions:
         verdicts = found.get(question.transactional_id, nothing)
@@ -166,6 +180,14 @@ def _settle(questions: Sequence[_Question], response: AddPartitionsToTxnResponse
                 for partition in question.partitions
             }
         )
+
+
+def _verdict_of(error: ErrorCode) -> ErrorCode:
+    """A coordinator whose metadata are behind answers UNKNOWN_TOPIC_OR_PARTITION for a new
+    partition, after which producers send again, and OPERATION_NOT_ATTEMPTED for all others, after
+    which they abort the transaction: those are asked for again.
+    """
+    return ErrorCode.NETWORK_EXCEPTION if error is ErrorCode.OPERATION_NOT_ATTEMPTED else error
 
 
 def _fail(questions: Sequence[_Question], error: KafkaError) -> None:

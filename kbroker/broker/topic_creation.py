@@ -1,6 +1,7 @@
 """Topics that the broker has created for its clients: on a Metadata request for an unknown topic,
-and the internal topics of streams groups (KIP-1071), repartition topics and changelogs that a
-heartbeat found missing. Both clients ask again until the topics exist.
+those of coordinators on FindCoordinator, and the internal topics of streams groups (KIP-1071),
+repartition topics and changelogs that a heartbeat found missing. All of these clients ask again
+until the topics exist.
 """
 
 from __future__ import annotations
@@ -69,6 +70,35 @@ def auto_create(
 
     asked.on_done(report, refused)
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class InternalTopics:
+    """Creations of internal topics for clients that are answered meanwhile (Kafka's
+    AutoTopicCreationManager). While one is under way no client's request adds to it: clients ask
+    several times per second, and the controller may be away for long.
+    """
+
+    __slots__ = ("_under_way",)
+
+    def __init__(self) -> None:
+        self._under_way: set[str] = set()
+
+    def create(self, name: str, creator: AutomaticTopicCreator, *, node_id: int) -> None:
+        """Request an internal topic, unless it is under way."""
+        if name in self._under_way:
+            return
+
+        def refused(error: KafkaError) -> None:
+            self._under_way.discard(name)
+            logger.warning("node %d: %s is not created: %s", node_id, name, shown(error))
+
+        self._under_way.add(name)
+        try:
+            asked = creator.ensure_internal_topic(name)
+        except KafkaError as error:
+            refused(error)
+        else:  # the channel logs an error of the controller
+            asked.on_done(lambda _: self._under_way.discard(name), refused)
 
 
 class StreamsTopics:

@@ -279,6 +279,7 @@ class BrokerRole:
             metadata=self.metadata,
             timers=self._timers,
             random=self._resources.random,
+            memory=self._memory,
         )
 
     def _build_lifecycle(
@@ -358,7 +359,7 @@ class BrokerRole:
             timers=timers,
             group_configs=group_configs(config, self.metadata),
             memory=self._memory,
-            routed=None if self._peers is None else self._peers.share_states,
+            peers=self._peers,
         )
         gate = build_partition_gate(
             lambda: self._dynamic.current,

@@ -1,6 +1,6 @@
 """Builds what the coordinators of a broker among several need of other brokers: the markers of
-transactions, the verification of transactions, and the states of share partitions, over one channel
-to the listeners `inter.broker.listener.name`.
+transactions, the verification of transactions, the states of share partitions and the ends of those
+they read, over one channel to the listeners `inter.broker.listener.name`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from random import Random
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.peer_brokers import PeerBrokers
+from kbroker.broker.remote_end_offsets import RemoteEndOffsets
 from kbroker.broker.remote_markers import RemoteMarkers
 from kbroker.broker.remote_share_states import RoutedShareStates
 from kbroker.broker.remote_verification import RemoteCoordinators
@@ -18,12 +19,14 @@ from kbroker.client.channel.channel import Channel
 from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.transaction.service import TransactionCoordinator
 from kbroker.metadata.loader import MetadataLoader
-from kbroker.ports import Timers
+from kbroker.ports import Memory, Timers
 from kbroker.settings.broker import BrokerConfig
 
 
 class PeerCoordinators:
-    """Of one broker. loader: has the newest metadata. metadata: as clients see them."""
+    """Of one broker. loader: has the newest metadata. metadata: as clients see them. memory: for
+    what waits for other brokers.
+    """
 
     def __init__(
         self,
@@ -33,8 +36,10 @@ class PeerCoordinators:
         metadata: MetadataCache,
         timers: Timers,
         random: Random,
+        memory: Memory,
     ) -> None:
         self._node_id = config.node_id
+        self._memory = memory
         self._metadata = metadata
         self._channel = Channel(
             AsyncioStreams(asyncio.get_running_loop()),
@@ -49,7 +54,8 @@ class PeerCoordinators:
             timeout_ms=config.get_int("request.timeout.ms"),
         )
         loader.on_image(self._peers.on_image)
-        self.markers = RemoteMarkers(config.node_id, self._peers, lambda: loader.image)
+        self.markers = RemoteMarkers(config.node_id, self._peers, lambda: loader.image, memory)
+        self.end_offsets = RemoteEndOffsets(self._peers, memory)
 
     def verification(self, transactions: TransactionCoordinator) -> RemoteCoordinators:
         """For the gate of transactional batches."""
@@ -58,12 +64,13 @@ class PeerCoordinators:
             self._peers,
             lambda: self._metadata.image,
             transactions.partition_for,
+            self._memory,
         )
 
     def share_states(self, coordinator: ShareCoordinator) -> RoutedShareStates:
         """Of this broker's share coordinator and all others."""
         return RoutedShareStates(
-            self._node_id, coordinator, self._peers, lambda: self._metadata.image
+            self._node_id, coordinator, self._peers, lambda: self._metadata.image, self._memory
         )
 
     def close(self) -> None:

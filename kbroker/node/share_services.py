@@ -4,12 +4,14 @@ the share partitions led here, their readers, and the groups' own requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kbroker.broker.controller_channel import BrokerChannel
+from kbroker.broker.end_offsets import RoutedEndOffsets
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.coordinator.group.service import GroupCoordinator
+from kbroker.coordinator.group.share.offset_descriptions import EndOffset
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.coordinator.share_state.persister import (
     CLUSTER_TRIES,
@@ -28,6 +30,9 @@ from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.reader import ShareReader
+
+if TYPE_CHECKING:
+    from kbroker.node.peer_coordinators import PeerCoordinators
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,9 @@ def build_share_services(
     timers: Timers,
     group_configs: GroupConfigs,
     memory: Memory | None = None,
-    routed: Callable[[ShareCoordinator], ShareStates] | None = None,
+    peers: PeerCoordinators | None = None,
 ) -> ShareServices:
-    """Build the share services and connect them. routed: adds the share coordinators of other
+    """Build the share services and connect them. peers: the coordinators and leaders at other
     brokers; None if there are none.
     """
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)
@@ -75,12 +80,12 @@ def build_share_services(
     def config_of(group_id: str) -> ShareGroupConfig:
         return config.of_group(group_configs, group_id)
 
-    def end_offset(partition: TopicPartition) -> int | None:
+    def end_here(partition: TopicPartition) -> EndOffset:
         found = replicas.offset_of(partition, LATEST).value
-        return None if found.error else found.offset
+        return EndOffset(found.error, found.offset)
 
-    states = coordinator if routed is None else routed(coordinator)
-    tries = TRIES if routed is None else CLUSTER_TRIES
+    states: ShareStates = coordinator if peers is None else peers.share_states(coordinator)
+    tries = TRIES if peers is None else CLUSTER_TRIES
     persister = RetryingSharePersister(states, timers, ensure_topic, tries=tries)
     partitions = SharePartitions(replicas, persister, timers, config_of)
     reader = ShareReader(
@@ -98,6 +103,11 @@ def build_share_services(
         ),
         timers=timers,
         topics=lambda: metadata.image,
-        end_offset=end_offset,
+        end_offsets=RoutedEndOffsets(
+            replicas.hosting.node_id,
+            lambda: metadata.image,
+            end_here,
+            None if peers is None else peers.end_offsets,
+        ),
     )
     return ShareServices(coordinator, partitions, reader, share_groups)

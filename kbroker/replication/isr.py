@@ -7,6 +7,11 @@ removes members changes neither set until it is committed.
 
     committed -> pending      expansion, shrinking: `propose`
     pending -> committed      the controller's answer, newer metadata: `commit`, `withdraw`
+    pending -> pending        metadata with the partition epoch of the proposal: `place`
+
+The last row differs from Kafka: there the leader forgets a proposal in flight when the metadata
+arrive that the answer to its previous proposal has told it of before. The high watermark may then
+pass a follower that the controller has just added and may elect.
 
 Proposals travel by `isr_changes`; `partition` asks here and moves the high watermark.
 """
@@ -165,9 +170,18 @@ class InSyncReplicas:
         self.maximal: frozenset[int] = frozenset()
         self.pending: IsrProposal | None = None
 
-    def assign(self, replicas: Iterable[int], isr: Iterable[int], now_ms: int) -> None:
-        """Take over what the metadata say; a pending proposal no longer counts."""
+    def assign(self, replicas: Sequence[int], isr: Iterable[int], now_ms: int) -> None:
+        """Take over newer metadata. The pending proposal no longer counts: the controller has
+        carried it out, or refuses it as its partition epoch is too old.
+        """
         self.commit(isr)
+        self.place(replicas, now_ms)
+
+    def place(self, replicas: Sequence[int], now_ms: int) -> None:
+        """Take over the replicas of metadata whose ISR is known already. A pending proposal is
+        newer than such metadata and stays, since the controller may carry it out, unless it names a
+        broker that is no replica any more: the controller refuses that.
+        """
         others = [replica for replica in replicas if replica != self._node_id]
         for replica in others:
             if replica not in self.remotes:
@@ -175,6 +189,10 @@ class InSyncReplicas:
                 self.remotes[replica] = RemoteReplica(now_ms, in_sync=in_sync)
         for replica in self.remotes.keys() - set(others):
             del self.remotes[replica]
+        if self.pending is not None and any(
+            member not in replicas for member, _ in self.pending.isr
+        ):
+            self.withdraw()
 
     def leadership_began(self, *, leader_end: int, now_ms: int) -> None:
         """This broker leads in a new epoch, and led in the last one."""

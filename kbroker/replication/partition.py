@@ -9,20 +9,17 @@ fetched, a follower by what its leader says.
     leader <-> follower               the same
     any -> offline                    go_offline (log directory failed), remove
 
-Decisions only: records are in `log`, known here by the port `replica_log`; waiting is in
-`purgatory`, reading in `fetch`. Followers and ISR of a leader are in `isr`, the fetching of a
-follower is decided on in `follower`.
+Decisions only. The ends and the watchers of them are in `replica_ends`, reading in `fetch`.
+Followers and ISR of a leader are in `isr`, the fetching of a follower is decided on in `follower`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.appended_bytes import AppendedBytes
 from kbroker.replication.isr import (
     AWAIT_METADATA,
     NOT_CARRIED_OUT,
@@ -30,8 +27,8 @@ from kbroker.replication.isr import (
     IsrPorts,
     IsrProposal,
 )
-from kbroker.replication.purgatory import OffsetWaiter, StartWatcher, Watcher
 from kbroker.replication.remote_replica import RemoteReplica
+from kbroker.replication.replica_ends import ReplicaEnds
 from kbroker.replication.replica_log import ReplicaLog
 
 NO_LEADER = -1
@@ -43,34 +40,23 @@ class Role(IntEnum):
     LEADER = 2
 
 
-class Partition:
+class Partition(ReplicaEnds):
     """See the module's docstring. Fields are read freely, changed only by the methods."""
 
     __slots__ = (
-        "_appended",
-        "_end_watchers",
-        "_last_end",
-        "_offset_waiters",
         "_proposals",
-        "_stable_bytes",
-        "_watchers",
         "commits_alone",
-        "high_watermark",
         "in_sync",
-        "last_stable_offset",
         "leader",
         "leader_epoch",
         "leader_epoch_start_offset",
-        "log",
         "min_isr",
         "node_id",
         "partition_epoch",
         "removed",
         "replicas",
         "role",
-        "start_watchers",
         "topic_id",
-        "topic_partition",
     )
 
     def __init__(
@@ -84,10 +70,9 @@ class Partition:
         lag_max_ms: int = 30_000,
         isr_ports: IsrPorts | None = None,
     ) -> None:
-        self.topic_partition = topic_partition
+        super().__init__(topic_partition, log, high_watermark)
         self.topic_id = topic_id
         self.node_id = node_id
-        self.log = log
         brokers, self._proposals = isr_ports or IsrPorts()
         self.in_sync = InSyncReplicas(node_id, brokers, lag_max_ms)
         self.role = Role.OFFLINE
@@ -100,23 +85,6 @@ class Partition:
         self.leader_epoch_start_offset = -1
         self.replicas: tuple[int, ...] = ()
         self.min_isr = 1
-        self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
-        log.on_high_watermark(self.high_watermark)
-        self.last_stable_offset = self._stable_end()
-        self._last_end = log.log_end_offset
-        self._appended = AppendedBytes()
-        self._stable_bytes = 0  # bytes below the high watermark since the last stable offset moved
-        self._watchers: dict[Watcher, None] = {}
-        self._end_watchers: dict[Watcher, None] = {}
-        self._offset_waiters: deque[OffsetWaiter] = deque()
-        self.start_watchers: dict[StartWatcher, None] | None = None
-
-    def replace_log(self, log: ReplicaLog) -> None:
-        """Go on with another log that has the same records (it moved to another directory)."""
-        if log.log_end_offset != self.log.log_end_offset:
-            raise InvariantError(f"{self.topic_partition}: {log} is not the log it replaces")
-        self.log = log
-        log.on_high_watermark(self.high_watermark)
 
     # leadership
 
@@ -131,7 +99,8 @@ class Partition:
         now_ms: int,
     ) -> bool:
         """Lead from now on, or take over a newer state of the same leadership. Stale orders change
-        nothing.
+        nothing. An order with the known partition epoch leaves the ISR and its pending proposal as
+        they are: the epoch came with the answer to the previous proposal, before the metadata.
 
         Returns whether this is a new leadership: the caller then assigns leader_epoch to the log's
         end.
@@ -140,6 +109,7 @@ class Partition:
             return False
         was_leader = self.role == Role.LEADER
         is_new = not was_leader or leader_epoch > self.leader_epoch
+        is_known = not is_new and partition_epoch == self.partition_epoch
         self.commits_alone = False
         self.replicas = tuple(replicas)
         self.partition_epoch = partition_epoch
@@ -147,7 +117,10 @@ class Partition:
         self.leader = self.node_id
         if not was_leader:
             self.in_sync.remotes = {}
-        self.in_sync.assign(self.replicas, isr, now_ms)
+        if is_known:
+            self.in_sync.place(self.replicas, now_ms)
+        else:
+            self.in_sync.assign(self.replicas, isr, now_ms)
         if is_new:
             end = self.log.log_end_offset
             self.role = Role.LEADER
@@ -336,66 +309,6 @@ class Partition:
         self._move_high_watermark(candidate, self._appended.take_below(candidate))
         return True
 
-    def _move_high_watermark(self, offset: int, added_bytes: int) -> None:
-        self.high_watermark = offset
-        unstable = self.log.on_high_watermark(offset)
-        stable = offset if unstable is None else self._stable_end()
-        stable_bytes = 0
-        self._stable_bytes += added_bytes
-        if stable > self.last_stable_offset:
-            self.last_stable_offset = stable
-            stable_bytes, self._stable_bytes = self._stable_bytes, 0
-        waiters = self._offset_waiters
-        while waiters and (waiters[0].ended or waiters[0].required_offset <= offset):
-            waiters.popleft().ready()
-        if self._watchers:
-            for watcher in tuple(self._watchers):
-                watcher.moved(added_bytes, stable_bytes)
-
-    def _stable_end(self) -> int:
-        unstable = self.log.first_unstable_offset
-        if unstable is None or unstable >= self.high_watermark:
-            return self.high_watermark
-        return max(unstable, self.log.log_start_offset)
-
-    def log_start_moved(self) -> None:
-        """Retention or DeleteRecords moved the log's start; what lies below it is neither committed
-        nor unstable.
-        """
-        start = self.log.log_start_offset
-        if self.high_watermark < start:
-            self.high_watermark = start
-            self.log.on_high_watermark(start)
-        self.last_stable_offset = self._stable_end()
-        for watcher in tuple(self._watchers) + tuple(self._end_watchers):
-            watcher.moved(0, 0)
-
-    # what a follower does
-
-    def follower_advanced(self, leader_high_watermark: int, added_bytes: int) -> None:
-        """This follower appended added_bytes, perhaps none, that its leader sent together with its
-        own high watermark.
-        """
-        end = self._last_end = self.log.log_end_offset
-        offset = min(leader_high_watermark, end)
-        if added_bytes:
-            self._appended.add(end, added_bytes)
-        if offset > self.high_watermark:
-            self._move_high_watermark(offset, self._appended.take_below(offset))
-
-    def truncated(self) -> None:
-        """This follower's log was cut, or begins anew: nothing at or beyond its end is committed
-        here.
-        """
-        end = self._last_end = self.log.log_end_offset
-        start = self.log.log_start_offset
-        self._appended.clear()
-        self.high_watermark = max(start, min(self.high_watermark, end))
-        self.log.on_high_watermark(self.high_watermark)
-        self.last_stable_offset = self._stable_end()
-        for watcher in tuple(self._watchers) + tuple(self._end_watchers):
-            watcher.moved(0, 0)
-
     # the ISR
 
     def shrink_isr(self, now_ms: int) -> None:
@@ -461,40 +374,3 @@ class Partition:
             self.in_sync.withdraw()
         elif error not in AWAIT_METADATA:
             self._submit(proposal)
-
-    # who waits
-
-    def watch(self, watcher: Watcher, *, log_end: bool = False) -> None:
-        """Tell watcher when the high watermark or last stable offset moves; log_end: when the log
-        grows (a follower).
-        """
-        (self._end_watchers if log_end else self._watchers)[watcher] = None
-
-    def unwatch(self, watcher: Watcher) -> None:
-        self._watchers.pop(watcher, None)
-        self._end_watchers.pop(watcher, None)
-
-    def wait_for(self, waiter: OffsetWaiter, required_offset: int) -> None:
-        """Make waiter ready when the high watermark reaches required_offset; called in order of
-        offsets.
-        """
-        waiter.required_offset = required_offset
-        self._offset_waiters.append(waiter)
-
-    def _tell_start_watchers(self) -> None:
-        for watcher in tuple(self.start_watchers or ()):
-            watcher.starts_moved()
-
-    @property
-    def watcher_count(self) -> int:
-        return len(self._watchers) + len(self._end_watchers)
-
-    def _abandon_waiters(self) -> None:
-        """Wake all waiters: leadership is lost, so their records may never be committed."""
-        waiters, self._offset_waiters = self._offset_waiters, deque()
-        for waiter in waiters:
-            waiter.ready()
-
-    def _lose_watchers(self) -> None:
-        for watcher in tuple(self._watchers) + tuple(self._end_watchers):
-            watcher.lost()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from kbroker.broker.topic_creation import StreamsTopics
+from kbroker.broker.topic_creation import InternalTopics, StreamsTopics
 from kbroker.model import InvariantError
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.quotas.client_quotas import ClientQuotas
@@ -96,6 +96,7 @@ class Services(NodeServices):
     share_reader: ShareReader
     offload: Offload
     random: Random = field(default_factory=Random)
+    internal_topics: InternalTopics = field(default_factory=InternalTopics)
     streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
     telemetry: Telemetry | None = None
 

@@ -6,23 +6,27 @@ from collections.abc import Sequence
 
 import pytest
 
-from kbroker.broker.batch_queues import MAX_ENTRIES, BatchQueues
+from kbroker.broker.batch_queues import MAX_ENTRIES, MAX_HELD_BYTES, BatchQueues
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import MetadataResponse
+from kbroker.server.network.memory_pool import MemoryPool
 
 
 class World:
-    """sent: (key, entries, response). outcomes: of entries, True if they were settled."""
+    """sent: (key, entries, response). outcomes: of entries, True if they were settled. size: of
+    each entry.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, size: int = 100, memory: MemoryPool | None = None) -> None:
+        self.memory = memory or MemoryPool()
         self.sent: list[tuple[str, list[int], Deferred[MetadataResponse]]] = []
         self.outcomes: dict[int, bool] = {}
         self.again: list[tuple[str, int]] = []
         self.fails_at_once = False
         self.breaks = False
         self.queues: BatchQueues[str, int, MetadataResponse] = BatchQueues(
-            self.send, self.settle, self.fail
+            self.send, self.settle, self.fail, size=lambda entry: size, memory=self.memory
         )
 
     def send(self, key: str, entries: Sequence[int]) -> Deferred[MetadataResponse]:
@@ -120,3 +124,63 @@ def test_waiting_entries_may_be_taken_out() -> None:
     assert world.queues.remove_all(lambda entry: True) == [6]
     world.answer()
     assert len(world.sent) == 2
+
+
+def test_entries_are_charged_until_they_have_their_outcome() -> None:
+    world = World()
+    for entry in range(4):
+        assert world.queues.add("a", entry)
+    assert world.queues.add("b", 9)
+    assert world.memory.used == 500
+    world.queues.remove("a", 3)
+    assert world.memory.used == 400
+    assert world.queues.remove_all(lambda entry: entry == 2) == [2]
+    assert world.memory.used == 300
+    world.answer(0)
+    assert world.memory.used == 200, "1 is in flight now"
+    world.sent[1][2].fail(KafkaError(ErrorCode.NETWORK_EXCEPTION))
+    world.breaks = True
+    with pytest.raises(ValueError, match="malformed"):
+        world.answer(2)
+    assert world.memory.used == 0
+
+
+def test_entries_whose_request_fails_at_once_are_released() -> None:
+    world = World()
+    world.fails_at_once = True
+    for entry in range(3):
+        assert world.queues.add("a", entry)
+    assert world.outcomes == dict.fromkeys(range(3), False)
+    assert world.memory.used == 0
+
+
+def test_a_broker_that_does_not_answer_does_not_collect_entries_without_a_bound() -> None:
+    size = MAX_HELD_BYTES // 4
+    world = World(size=size)
+    assert [world.queues.add(key, entry) for entry, key in enumerate("aaabbb")] == [
+        *[True] * 4,
+        *[False] * 2,
+    ]
+    assert world.memory.used == MAX_HELD_BYTES
+    world.answer(0)
+    assert world.queues.add("a", 6)
+    assert not world.queues.add("a", 7)
+
+
+def test_without_memory_entries_are_refused_but_for_the_first() -> None:
+    world = World(memory=MemoryPool(250))
+    world.memory.charge(200)
+    assert world.queues.add("a", 0), "else nothing would ever leave"
+    assert not world.queues.add("a", 1)
+    assert not world.queues.add("b", 2)
+    world.memory.release(200)
+    assert world.queues.add("b", 2)
+    assert world.batches() == [("a", [0]), ("b", [2])]
+
+
+def test_an_entry_larger_than_the_bound_is_sent() -> None:
+    world = World(size=MAX_HELD_BYTES + 1)
+    assert world.queues.add("a", 0)
+    assert not world.queues.add("a", 1)
+    world.answer()
+    assert world.queues.add("a", 1)

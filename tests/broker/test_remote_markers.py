@@ -21,13 +21,14 @@ from kbroker.coordinator.transaction.markers import (
 )
 from kbroker.coordinator.transaction.state import AT_REST
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, UnlimitedMemory
 from kbroker.protocol.batch_header import read_batch_header
 from kbroker.protocol.control_records import ControlType, control_type, marker_coordinator_epoch
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kbroker.protocol.records import iter_records
 from kbroker.protocol.schema import Request, Response
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.broker.peers import Image, Peers, Sent
 from tests.coordinator.simulation import Outcome
 from tests.coordinator.transaction.world import Client, TransactionWorld
@@ -46,7 +47,8 @@ class World:
         peers: Any = self.peers
         self.image = Image(p=[2, -1], q=[2])
         image: Any = self.image
-        self.remote = RemoteMarkers(1, peers, lambda: image)
+        self.memory = MemoryPool()
+        self.remote = RemoteMarkers(1, peers, lambda: image, self.memory)
 
     def write(
         self, *partitions: TopicPartition, producer_id: int = 9, leader_id: int = 2
@@ -187,6 +189,22 @@ def test_the_markers_of_another_coordinator_are_dropped() -> None:
     assert producers(sent) == [3]
 
 
+def test_a_marker_without_room_is_tried_again() -> None:
+    world = World()
+    first = world.write(P0, producer_id=1)
+    held = world.memory.used
+    assert world.write(P0, P1, producer_id=2) and world.memory.used > 2 * held
+    world.memory.charge(world.memory.limit)
+    refused = world.write(P0, P1)
+    assert refused.value == dict.fromkeys((P0, P1), E.NETWORK_EXCEPTION)
+    world.memory.release(world.memory.limit)
+    world.peers.take()[0].fail()
+    (sent,) = world.peers.take()
+    assert first.done and producers(sent) == [2]
+    sent.fail()
+    assert world.memory.used == 0
+
+
 # -- by seed ---------------------------------------------------------------------------------------
 
 TRIED_AGAIN = (
@@ -224,7 +242,7 @@ class Simulation(TransactionWorld):
     def marker_writer(self) -> MarkerWriter:
         image: Any = self.image
         peers: Any = self
-        remote = RemoteMarkers(1, peers, lambda: image)
+        remote = RemoteMarkers(1, peers, lambda: image, UnlimitedMemory())
         return MarkerRouter(
             LocalLeader(self), {}, self.timers, knows=lambda topic, index: True, others=remote
         )

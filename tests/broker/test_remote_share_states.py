@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.broker.remote_share_states import PURPOSE, RoutedShareStates
+from kbroker.broker.remote_share_states import PURPOSE, STATE_BATCH_BYTES, RoutedShareStates
 from kbroker.coordinator.share_state.persister import CLUSTER_TRIES, RetryingSharePersister
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
@@ -33,6 +33,7 @@ from kbroker.protocol.share_partition_state import (
     StateSummary,
     StateWrite,
 )
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.broker.peers import Image, Peers, Sent
 from tests.sim.timers import SimTimers
 
@@ -88,7 +89,8 @@ class World:
         peers: Any = self.peers
         coordinator: Any = self.coordinator
         image: Any = self.image
-        self.states = RoutedShareStates(1, coordinator, peers, lambda: image)
+        self.memory = MemoryPool()
+        self.states = RoutedShareStates(1, coordinator, peers, lambda: image, self.memory)
 
     def one(self) -> Sent:
         (sent,) = self.peers.take()
@@ -165,6 +167,21 @@ def test_a_request_without_a_response_is_tried_again(ask: Ask, part: Any, failed
     asked = ask(world.states, KEY)
     world.one().fail()
     assert asked.value == failed(E.COORDINATOR_NOT_AVAILABLE)
+
+
+def test_calls_are_charged_by_their_batches_and_without_room_tried_again() -> None:
+    world = World()
+    first = world.states.write(KEY, WRITE)
+    small = world.memory.used
+    second = world.states.write(KEY, WRITE._replace(batches=[BATCH] * 11))
+    assert world.memory.used == 2 * small + 10 * STATE_BATCH_BYTES
+    world.memory.charge(world.memory.limit)
+    assert world.states.write(KEY, WRITE).value is E.COORDINATOR_NOT_AVAILABLE
+    world.memory.release(world.memory.limit)
+    world.one().response.resolve(written(p1=0))
+    world.one().response.resolve(written(p1=0))
+    assert (first.value, second.value) == (E.NONE, E.NONE)
+    assert world.memory.used == 0
 
 
 def test_a_state_that_was_read() -> None:

@@ -15,6 +15,7 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnResponse
+from kbroker.server.network.memory_pool import MemoryPool
 from tests.broker.peers import Image, Peers, Sent
 
 E = ErrorCode
@@ -29,7 +30,10 @@ class World:
         self.peers = Peers()
         peers: Any = self.peers
         image: Any = Image(__transaction_state=[1, 2, -1])
-        self.remote = RemoteCoordinators(1, peers, lambda: image, lambda name: int(name[0]))
+        self.memory = MemoryPool()
+        self.remote = RemoteCoordinators(
+            1, peers, lambda: image, lambda name: int(name[0]), self.memory
+        )
 
     def ask(
         self,
@@ -106,6 +110,14 @@ def test_a_question_and_its_answer(adds: bool) -> None:
     assert verdicts.value == errors
 
 
+def test_partitions_beside_one_that_the_coordinator_does_not_know_yet_are_asked_for_again() -> None:
+    world = World()
+    verdicts = world.ask(P0, P1)
+    (sent,) = world.peers.take()
+    answer(sent, {"1 tx": {P0: E.UNKNOWN_TOPIC_OR_PARTITION, P1: E.OPERATION_NOT_ATTEMPTED}})
+    assert verdicts.value == {P0: E.UNKNOWN_TOPIC_OR_PARTITION, P1: E.NETWORK_EXCEPTION}
+
+
 def test_questions_of_several_transactions_share_a_request() -> None:
     world = World()
     first = world.ask(P0, name="1 a")
@@ -163,6 +175,22 @@ def test_a_question_in_flight_is_not_replaced() -> None:
     (sent,) = world.peers.take()
     answer(sent, {"1 tx": {P1: E.NONE}})
     assert (first.value, second.value) == ({P0: E.NONE}, {P1: E.NONE})
+
+
+def test_a_question_without_room_is_answered_and_the_one_before_it_stays() -> None:
+    world = World()
+    in_flight, waiting = world.ask(P0, name="1 other"), world.ask(P0)
+    world.memory.charge(world.memory.limit)
+    refused, again = world.ask(P1, name="1 third"), world.ask(P1, epoch=4)
+    assert refused.value == again.value == {P1: E.NETWORK_EXCEPTION}
+    world.memory.release(world.memory.limit)
+    later = world.ask(P1, name="1 third")
+    world.peers.take()[0].fail()
+    (sent,) = world.peers.take()
+    assert [each[0] for each in asked(sent)] == ["1 tx", "1 third"]
+    answer(sent, {"1 tx": {P0: E.NONE}, "1 third": {P1: E.NONE}})
+    assert in_flight.done and (waiting.value, later.value) == ({P0: E.NONE}, {P1: E.NONE})
+    assert world.memory.used == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from kbroker.broker.topic_creation import StreamsTopics, auto_create
+from kbroker.broker.topic_creation import InternalTopics, StreamsTopics, auto_create
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -138,3 +138,25 @@ def test_a_creation_that_fails_later_is_logged(caplog: pytest.LogCaptureFixture)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "events" in record.getMessage() and "POLICY_VIOLATION" in record.getMessage()
+
+
+def test_an_internal_topic_under_way_is_not_requested_again() -> None:
+    topics, creator = InternalTopics(), SingleTopics(answer := Deferred())
+    for name in ("__consumer_offsets", "__transaction_state") * 2:
+        topics.create(name, creator, node_id=1)
+    names = [name for _, name in creator.asked]
+    assert names == ["__consumer_offsets", "__transaction_state"]
+    answer.resolve(ErrorCode.INVALID_REPLICATION_FACTOR)
+    topics.create("__consumer_offsets", creator, node_id=1)
+    assert len(creator.asked) == 3
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_controller_that_does_not_create_an_internal_topic_is_asked_again(
+    at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = KafkaError(ErrorCode.NOT_CONTROLLER)
+    topics, creator = InternalTopics(), SingleTopics(error if at_once else Deferred.failed(error))
+    for _ in range(2):
+        topics.create("__consumer_offsets", creator, node_id=1)
+    assert len(creator.asked) == len(caplog.records) == 2

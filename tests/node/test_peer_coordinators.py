@@ -304,7 +304,8 @@ class ShareReader:
         self.epoch += 1
         return answer.responses[0].partitions[0].error_code
 
-    async def start_offset(self) -> int:
+    async def start_and_lag(self) -> tuple[int, int]:
+        """As the coordinator of the group describes them."""
         kind = DescribeShareGroupOffsetsRequest
         group = kind.DescribeShareGroupOffsetsRequestGroup(group_id=self.group, topics=None)
         answer = await self.client.retry(
@@ -313,7 +314,8 @@ class ShareReader:
             )
         )
         (place,) = answer.groups[0].topics[0].partitions
-        return place.start_offset
+        assert place.error_code == 0, ErrorCode(place.error_code)
+        return place.start_offset, place.lag
 
     async def take(self, count: int) -> set[int]:
         """Read and acknowledge so many records. Returns their offsets."""
@@ -324,6 +326,32 @@ class ShareReader:
                     assert await self.accept(first, last) == 0
                     taken.update(range(first, last + 1))
         return taken
+
+
+def test_the_lag_of_a_share_group_whose_coordinator_has_no_replica_of_the_topic(
+    tmp_path: Path,
+) -> None:
+    """The leader of the partition, at another broker, says where it ends."""
+
+    async def script() -> None:
+        settings = SETTINGS | {"min.insync.replicas": "1"}
+        cluster = Cluster(tmp_path, ROLES, settings=settings)
+        async with running(cluster), cluster.client(4) as client:
+            await create_topic(client, "s", partitions=1, replication_factor=1)
+            await produce(client, "s", 10)
+            ensured = cluster.nodes[4].services.channel.ensure_internal_topic("__consumer_offsets")
+            await until(lambda: ensured.done)
+            await until(lambda: leader_of(cluster, "__consumer_offsets", 3) >= 0)
+            group = group_of_another_coordinator(cluster, leader_of(cluster, "s", 0))
+            reader = ShareReader(cluster, client, "s", group)
+            assert await reader.begin() == 0
+            assert await reader.start_and_lag() == (0, 10)
+            assert await reader.take(10) == set(range(10))
+            assert await reader.start_and_lag() == (0, 0)
+            await produce(client, "s", 3)
+            assert await reader.start_and_lag() == (0, 3)
+
+    run(script)
 
 
 def stored(cluster: Cluster, reader: ShareReader) -> tuple[int, StateSummary]:
@@ -350,8 +378,9 @@ def test_a_share_group_whose_share_coordinator_is_elsewhere(tmp_path: Path) -> N
             coordinator_id, summary = stored(cluster, reader)
             assert coordinator_id != leader_of(cluster, "s", 0)
             assert (summary.start_offset, summary.delivery_complete_count) == (0, 10)
-            assert await reader.start_offset() == 0
+            assert await reader.start_and_lag() == (0, 0)
             await produce(client, "s", 10)
+            assert await reader.start_and_lag() == (0, 10)
             assert await reader.take(10) == set(range(10, 20))
             _, summary = stored(cluster, reader)
             assert (summary.start_offset, summary.delivery_complete_count) == (10, 10)

@@ -13,6 +13,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.isr import AWAIT_METADATA, NOT_CARRIED_OUT, IsrPorts, IsrProposal
 from kbroker.replication.partition import Partition
 from kbroker.replication.purgatory import OffsetWaiter, Purgatory
+from tests.replication.number_log import Listener, NumberLog
 from tests.replication.proposals import Brokers, Proposals
 from tests.sim.timers import SimTimers
 
@@ -20,20 +21,6 @@ ID = bytes(15) + b"\x01"
 LAG_MS = 30_000
 EPOCH = 9
 NOW_MS = 1_000_000
-
-
-class NumberLog:
-    """A log without records."""
-
-    def __init__(self, start: int = 0, end: int = 0) -> None:
-        self.log_start_offset = start
-        self.log_end_offset = end
-        self.first_unstable_offset: int | None = None
-        self.told: list[int] = []
-
-    def on_high_watermark(self, high_watermark: int) -> int | None:
-        self.told.append(high_watermark)
-        return self.first_unstable_offset
 
 
 def partition(
@@ -143,12 +130,6 @@ def test_a_leader_alone_takes_its_log_end_over() -> None:
     assert made.leader_epoch_start_offset == 10
 
 
-@pytest.mark.parametrize(("checkpoint", "expected"), [(0, 2), (4, 4), (99, 10)])
-def test_a_checkpoint_is_kept_within_the_log(checkpoint: int, expected: int) -> None:
-    made = partition((1, 2), log=NumberLog(2, 10), high_watermark=checkpoint)
-    assert made.high_watermark == expected
-
-
 def test_the_high_watermark_waits_for_the_isr() -> None:
     made = partition((1, 2, 3), isr=(1, 2), log=NumberLog(0, 2))
     assert not append(made, 5)
@@ -210,6 +191,86 @@ def test_after_these_errors_only_metadata_end_what_is_pending(error: ErrorCode) 
         proposal, (1, 2), leader_epoch=5, partition_epoch=2, now_ms=NOW_MS
     )
     assert made.isr == {1}, "the answer is out of date"
+
+
+def ordered(
+    to: Partition, partition_epoch: int, *isr: int, replicas: tuple[int, ...] = (1, 2, 3)
+) -> None:
+    """The metadata bring a state of the same leadership."""
+    to.become_leader(
+        leader_epoch=5,
+        partition_epoch=partition_epoch,
+        replicas=replicas,
+        isr=isr,
+        min_isr=1,
+        now_ms=NOW_MS,
+    )
+
+
+def second_proposal_of(made: Partition) -> IsrProposal:
+    """The answer to the first proposal has added 2 (partition epoch 1), and the second, which adds
+    3, is on its way; the metadata of partition epoch 1 have not arrived yet.
+    """
+    append(made, 5)
+    fetched(made, 2, 5)
+    committed(made, 1, 2)
+    fetched(made, 3, 5)
+    proposal = made.in_sync.pending
+    assert proposal is not None and proposal.added == 3
+    return proposal
+
+
+@pytest.mark.parametrize("partition_epoch", [0, 1], ids=["older", "known by the answer"])
+def test_metadata_that_bring_nothing_new_do_not_end_what_is_pending(partition_epoch: int) -> None:
+    """Else 6 of 6 records are committed here and only 5 on broker 3, which the controller may have
+    in the ISR already, and may elect.
+    """
+    made = partition((1, 2, 3), isr=(1,))
+    proposal = second_proposal_of(made)
+    append(made, 1)
+    ordered(made, partition_epoch, *((1, 2) if partition_epoch else (1,)))
+    assert made.in_sync.pending is proposal
+    assert (made.isr, made.in_sync.maximal) == ({1, 2}, {1, 2, 3})
+    assert not fetched(made, 2, 6, NOW_MS + LAG_MS + 1), "3 is not caught up, and may be a member"
+    assert not committed(made, 1, 2, 3, now_ms=NOW_MS + LAG_MS + 1)
+    assert made.high_watermark == 5
+    assert fetched(made, 3, 6)
+    assert made.high_watermark == 6
+
+
+def test_metadata_with_the_known_epoch_do_not_end_a_shrinking() -> None:
+    made = partition((1, 2, 3))
+    append(made, 5)
+    fetched(made, 2, 5)
+    made.shrink_isr(NOW_MS + LAG_MS + 1)
+    proposal = made.in_sync.pending
+    assert proposal is not None and [member for member, _ in proposal.isr] == [1, 2]
+    ordered(made, 0, 1, 2, 3)
+    assert made.in_sync.pending is proposal
+    assert committed(made, 1, 2)
+    assert made.high_watermark == 5
+
+
+def test_metadata_with_the_known_epoch_bring_replicas_and_min_isr() -> None:
+    """The answer that ended a reassignment told the ISR, not that 3 is no replica any more."""
+    made = partition((1, 2, 3), isr=(1,))
+    second_proposal_of(made)
+    ordered(made, 1, 1, 2, replicas=(1, 2))
+    assert made.in_sync.pending is None, "the controller refuses it for ever"
+    assert (made.isr, made.in_sync.maximal, set(made.remotes)) == ({1, 2}, {1, 2}, {2})
+    made.become_leader(
+        leader_epoch=5, partition_epoch=1, replicas=(1, 2), isr=(1, 2), min_isr=2, now_ms=NOW_MS
+    )
+    assert made.min_isr == 2
+
+
+def test_newer_metadata_end_what_is_pending() -> None:
+    made = partition((1, 2, 3), isr=(1,))
+    proposal = second_proposal_of(made)
+    ordered(made, 2, 1, 2)
+    assert made.in_sync.pending is None and made.in_sync.maximal == {1, 2}
+    made.isr_refused(proposal, ErrorCode.INVALID_UPDATE_VERSION)
+    assert made.in_sync.pending is None
 
 
 def test_after_other_errors_the_same_is_proposed_again() -> None:
@@ -310,44 +371,6 @@ def test_records_below_the_high_watermark_lack_replicas_by_the_maximal_isr() -> 
     assert made.is_under_min_isr and not made.is_acknowledged_under_min_isr
 
 
-def follower(end: int = 8, *, high_watermark: int = 3) -> Partition:
-    """A replica that follows broker 2."""
-    made = Partition(
-        TopicPartition("t", 0),
-        ID,
-        1,
-        NumberLog(1, end),  # type: ignore[arg-type]  # a log of numbers only
-        high_watermark=high_watermark,
-    )
-    made.become_follower(leader=2, leader_epoch=6, partition_epoch=1, replicas=(1, 2), isr=(2,))
-    return made
-
-
-@pytest.mark.parametrize(("of_leader", "expected"), [(2, 3), (5, 5), (8, 8), (12, 8)], ids=str)
-def test_a_followers_high_watermark_is_its_leaders_within_its_log(
-    of_leader: int, expected: int
-) -> None:
-    made = follower()
-    made.follower_advanced(of_leader, 0)
-    assert made.high_watermark == made.last_stable_offset == expected
-
-
-@pytest.mark.parametrize(("cut_to", "expected"), [(8, 3), (3, 3), (2, 2), (1, 1)])
-def test_a_cut_log_takes_the_high_watermark_along(cut_to: int, expected: int) -> None:
-    made = follower()
-    made.log.log_end_offset = cut_to  # type: ignore[misc]  # a NumberLog
-    made.truncated()
-    assert made.high_watermark == made.last_stable_offset == expected
-    assert made.log.told[-1] == expected  # type: ignore[attr-defined]  # a NumberLog
-
-
-def test_a_log_that_begins_anew_is_committed_up_to_its_start() -> None:
-    made = follower()
-    made.log.log_start_offset = made.log.log_end_offset = 20  # type: ignore[misc]  # a NumberLog
-    made.truncated()
-    assert made.high_watermark == 20
-
-
 def test_who_asks_for_what_was_the_end_counts_as_caught_up_then() -> None:
     made = partition((1, 2))
     append(made, 5)
@@ -375,28 +398,6 @@ def test_min_isr_never_exceeds_the_replicas() -> None:
     assert append(made)
 
 
-def test_the_last_stable_offset_stops_at_an_open_transaction() -> None:
-    made = partition()
-    made.log.first_unstable_offset = 2  # type: ignore[misc]  # a NumberLog
-    append(made, 5)
-    assert (made.high_watermark, made.last_stable_offset) == (5, 2)
-    made.log.first_unstable_offset = None  # type: ignore[misc]  # a NumberLog
-    append(made, 1)
-    assert made.last_stable_offset == 6
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.heard: list[tuple[int, int]] = []
-        self.lost_count = 0
-
-    def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
-        self.heard.append((high_watermark_bytes, stable_bytes))
-
-    def lost(self) -> None:
-        self.lost_count += 1
-
-
 def test_watchers_hear_how_much_came() -> None:
     made = partition((1, 2))
     consumer, follower = Listener(), Listener()
@@ -411,6 +412,16 @@ def test_watchers_hear_how_much_came() -> None:
     made.unwatch(consumer)
     made.unwatch(follower)
     assert made.watcher_count == 0
+
+
+def test_the_last_stable_offset_stops_at_an_open_transaction() -> None:
+    made = partition()
+    made.log.first_unstable_offset = 2  # type: ignore[misc]  # a NumberLog
+    append(made, 5)
+    assert (made.high_watermark, made.last_stable_offset) == (5, 2)
+    made.log.first_unstable_offset = None  # type: ignore[misc]  # a NumberLog
+    append(made, 1)
+    assert made.last_stable_offset == 6
 
 
 def test_an_open_transaction_is_heard_of_when_it_ends() -> None:

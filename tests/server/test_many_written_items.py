@@ -218,14 +218,18 @@ def test_members_of_an_unknown_group_that_leave(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_partitions_of_a_transaction(world: World, is_known: bool) -> None:
-    """The answers for all of them are not made in one turn before the response is."""
+@pytest.mark.parametrize("verify_only", [True, False])
+def test_partitions_of_a_transaction(world: World, verify_only: bool, is_known: bool) -> None:
+    """The answers for all of them are not made in one turn before the response is. Partitions that
+    the metadata here do not have are neither added nor verified, nor are those beside them.
+    """
     kind = AddPartitionsToTxnRequest
     name = CountedName("events")
     request = kind(
         transactions=[
             kind.AddPartitionsToTxnTransaction(
                 transactional_id="t",
+                verify_only=verify_only,
                 topics=[kind.AddPartitionsToTxnTopic(name=name, partitions=list(range(MANY)))],
             )
         ]
@@ -238,10 +242,13 @@ def test_partitions_of_a_transaction(world: World, is_known: bool) -> None:
     def add_partitions(*_: object, **__: object) -> Deferred[ErrorCode]:
         return Deferred.of(ErrorCode.CONCURRENT_TRANSACTIONS)
 
+    def verify(_: str, __: object, some: list[Any]) -> Deferred[dict[Any, ErrorCode]]:
+        return Deferred.of(dict.fromkeys(some, ErrorCode.CONCURRENT_TRANSACTIONS))
+
     counted = Counted(
         world,
         image=SimpleNamespace(partition=partition),
-        transactions=SimpleNamespace(add_partitions=add_partitions),
+        transactions=SimpleNamespace(add_partitions=add_partitions, verify=verify),
     )
     response = counted.send(ApiKey.ADD_PARTITIONS_TO_TXN, request)
     (topic,) = response.results_by_transaction[0].topic_results

@@ -4,7 +4,7 @@ must find: the proof that faults and checks are able to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from unittest import mock
 
@@ -51,6 +51,19 @@ def committed_instead_of_maximal_isr() -> AbstractContextManager[object]:
     return mock.patch.object(InSyncReplicas, "propose", propose)
 
 
+def known_metadata_end_what_is_pending() -> AbstractContextManager[object]:
+    """A leader forgets a proposal when the metadata arrive that it knows from the answer to the one
+    before.
+    """
+    original = InSyncReplicas.place
+
+    def place(in_sync: InSyncReplicas, replicas: Sequence[int], now_ms: int) -> None:
+        in_sync.withdraw()
+        original(in_sync, replicas, now_ms)
+
+    return mock.patch.object(InSyncReplicas, "place", place)
+
+
 def truncation_to_the_wrong_epochs_end() -> AbstractContextManager[object]:
     """A follower cuts its log where the leader's epoch ends, though its own ends earlier."""
 
@@ -90,8 +103,12 @@ MUTANTS: dict[str, Mutant] = {
 
 DECIDED_MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
-    for mutant in (committed_instead_of_maximal_isr, truncation_to_the_wrong_epochs_end)
+    for mutant in (
+        committed_instead_of_maximal_isr,
+        known_metadata_end_what_is_pending,
+        truncation_to_the_wrong_epochs_end,
+    )
 }
 """Rarely or never found by the seeds, which take several faults within a second for them: found
-where single decisions are compared.
+where single decisions are compared, and by the seeds of one leader (`replication/test_isr_races`).
 """

@@ -9,7 +9,7 @@ it is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
@@ -17,13 +17,19 @@ from kbroker.coordinator.group.service import GroupCoordinator, java_host
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.membership import ShareHeartbeat, check_share_heartbeat
+from kbroker.coordinator.group.share.offset_descriptions import (
+    DescribedGroup,
+    EndOffsets,
+    OffsetDescriptions,
+    WantedTopic,
+)
 from kbroker.coordinator.group.share.persister import GroupStatePersister
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
-from kbroker.model import ZERO_UUID, TopicIdPartition, TopicPartition, Uuid
+from kbroker.model import ZERO_UUID, TopicIdPartition, Uuid
 from kbroker.ports import Deferred, Timers, gather
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -38,34 +44,19 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.pieces import PIECE_ITEMS
-from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
+from kbroker.protocol.share_partition_state import UNINITIALIZED
 
-NO_LAG: Final = -1
 STEP_TOPICS: Final = 512
 """Topics and partitions of a request that are examined in one step."""
 
-_Group = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
-_Topic = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic
-_Partition = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
-_Wanted = tuple[str, Uuid, list[int]]
-"""The name, id and partitions of a topic to describe."""
 _AlteredTopic = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
 _AlteredPartition = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
 _DeletedTopic = DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic
 
 
-class EndOffsets(Protocol):
-    """The end offsets of partitions, for the lag."""
-
-    def __call__(self, partition: TopicPartition) -> int | None: ...
-
-
 class ShareGroupCoordinator:
-    """Share groups: request in, response (or a Deferred of it) out.
-
-    end_offset: of a partition, None if it is not known here.
-    """
+    """Share groups: request in, response (or a Deferred of it) out. end_offsets: for the lag."""
 
     def __init__(
         self,
@@ -74,14 +65,14 @@ class ShareGroupCoordinator:
         *,
         timers: Timers,
         topics: Callable[[], ClusterTopics],
-        end_offset: EndOffsets,
+        end_offsets: EndOffsets,
     ) -> None:
         self._groups = groups
         self._runtime = groups.runtime
         self._persister = persister
         self._timers = timers
         self._topics = topics
-        self._end_offset = end_offset
+        self._descriptions = OffsetDescriptions(persister, end_offsets)
         groups.deletions[GroupType.SHARE] = self.delete_group
 
     # -- membership --------------------------------------------------------------------------
@@ -158,17 +149,17 @@ class ShareGroupCoordinator:
         described = gather(map(self._describe_group, request.groups))
         return described.then(lambda groups: DescribeShareGroupOffsetsResponse(groups=groups))
 
-    def _describe_group(self, asked: _AskedGroup) -> Deferred[_Group]:
+    def _describe_group(self, asked: _AskedGroup) -> Deferred[DescribedGroup]:
         refusal = self._cannot_describe(asked.group_id)
         if refusal is not None:
             return Deferred.of(refusal)
         names = self._topics().topics
-        wanted: list[_Wanted] = []
+        wanted: list[WantedTopic] = []
         for topic in asked.topics or ():
             known = names.get(topic.topic_name)
             topic_id = ZERO_UUID if known is None else known.topic_id
-            wanted.append((topic.topic_name, topic_id, topic.partitions))
-        return self._summarize(asked.group_id, wanted)
+            wanted.append(WantedTopic(topic.topic_name, topic_id, topic.partitions))
+        return self._descriptions.describe(asked.group_id, wanted)
 
     def describe_all_offsets(
         self, group_id: str
@@ -178,7 +169,7 @@ class ShareGroupCoordinator:
         otherwise 0, as `pieces.merge` wants it.
         """
 
-        def respond(found: _Group) -> DescribeShareGroupOffsetsResponse:
+        def respond(found: DescribedGroup) -> DescribeShareGroupOffsetsResponse:
             return DescribeShareGroupOffsetsResponse(groups=[found])
 
         refusal = self._cannot_describe(group_id)
@@ -188,15 +179,16 @@ class ShareGroupCoordinator:
         host = self._host(group_id)
         committed = self._runtime.when_committed(host)
 
-        def once_committed(found: _Group) -> Deferred[DescribeShareGroupOffsetsResponse]:
+        def once_committed(found: DescribedGroup) -> Deferred[DescribeShareGroupOffsetsResponse]:
             def unless(error: ErrorCode) -> DescribeShareGroupOffsetsResponse:
-                return respond(_Group(group_id=group_id, error_code=error) if error else found)
+                refused = DescribedGroup(group_id=group_id, error_code=error)
+                return respond(refused if error else found)
 
             return committed.then(unless)
 
         group = host.shard.share.groups.get(group_id)
         if group is None or not group.states.initialized:
-            yield once_committed(_Group(group_id=group_id)), 0
+            yield once_committed(DescribedGroup(group_id=group_id)), 0
             return
         names = group.states.names
         topics = [
@@ -206,12 +198,13 @@ class ShareGroupCoordinator:
         for name, topic_id, partitions in topics:
             indexes = sorted(partitions)
             for start in range(0, max(len(indexes), 1), PIECE_ITEMS):
-                wanted = [(name, topic_id, indexes[start : start + PIECE_ITEMS])]
-                yield self._summarize(group_id, wanted).then(once_committed), 1 if start else 0
+                wanted = [WantedTopic(name, topic_id, indexes[start : start + PIECE_ITEMS])]
+                described = self._descriptions.describe(group_id, wanted)
+                yield described.then(once_committed), 1 if start else 0
 
-    def _cannot_describe(self, group_id: str) -> _Group | None:
+    def _cannot_describe(self, group_id: str) -> DescribedGroup | None:
         """The response for a group that is not coordinated here, or has no id; None for others."""
-        found = _Group(group_id=group_id)
+        found = DescribedGroup(group_id=group_id)
         if not group_id:
             return found
         try:
@@ -220,54 +213,6 @@ class ShareGroupCoordinator:
             found.error_code, found.error_message = error.code, error.message or None
             return found
         return None
-
-    def _summarize(self, group_id: str, wanted: list[_Wanted]) -> Deferred[_Group]:
-        """The states of partitions, from their coordinators."""
-        found = _Group(group_id=group_id)
-        places = [
-            (topic_id, partition)
-            for _, topic_id, partitions in wanted
-            for partition in partitions
-            if topic_id != ZERO_UUID
-        ]
-
-        def summarized(summaries: Mapping[TopicIdPartition, StateSummary]) -> _Group:
-            for name, topic_id, partitions in wanted:
-                found.topics.append(
-                    _Topic(
-                        topic_name=name,
-                        topic_id=topic_id,
-                        partitions=[
-                            self._described(name, index, summaries.get((topic_id, index)))
-                            for index in partitions
-                        ],
-                    )
-                )
-            return found
-
-        if not places:
-            return Deferred.of(summarized({}))
-        return self._persister.summarize(group_id, places).then(summarized)
-
-    def _described(self, topic: str, index: int, summary: StateSummary | None) -> _Partition:
-        if summary is None or summary.error is not ErrorCode.NONE:
-            return _Partition(
-                partition_index=index,
-                start_offset=UNINITIALIZED,
-                error_code=ErrorCode.NONE if summary is None else summary.error,
-            )
-        lag = NO_LAG
-        end = self._end_offset(TopicPartition(topic, index))
-        if end is not None and summary.start_offset != UNINITIALIZED:
-            done = summary.delivery_complete_count
-            if done != UNKNOWN_COUNT:
-                lag = end - summary.start_offset - done
-        return _Partition(
-            partition_index=index,
-            start_offset=summary.start_offset,
-            leader_epoch=summary.leader_epoch,
-            lag=lag,
-        )
 
     def alter_offsets(
         self, context: CallContext, request: AlterShareGroupOffsetsRequest

@@ -3,10 +3,10 @@ of a share partition.
 
 v1: key type and error message (KIP-98). v2: throttling as in KIP-219. v3: flexible. v4: several
 keys at once, an error per key (KIP-699). v5: for transactions (KIP-890). v6: share groups
-(KIP-932). The first request creates `__consumer_offsets` or `__transaction_state` and is answered
-once it is there; Kafka answers COORDINATOR_NOT_AVAILABLE and lets the client ask again, as we do
-while a partition has no leader. The broker named is always one that Metadata lists on the same
-listener.
+(KIP-932). The first request creates the coordinators' topic, `__consumer_offsets` or another. As in
+Kafka it is answered with COORDINATOR_NOT_AVAILABLE at once, and the client asks again; so it is
+while a partition has no leader. A node that is its whole cluster has the topic a moment later and
+answers then. The broker named is always one that Metadata lists on the same listener.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def find_coordinator_error(
 def handle_find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Steps[FindCoordinatorResponse]:
-    """Answer at once, or when the coordinator's topic has been created."""
+    """Answer at once; where this node makes the coordinators' topic itself, once that is done."""
     topic = _TOPICS.get(request.key_type)
     unknown = topic is None or (request.key_type == SHARE and context.api_version < SHARE_VERSION)
     asks_for_topic = topic is not None and not unknown and topic not in services.image.topics
@@ -116,7 +116,12 @@ def handle_find_coordinator(
         else:
             if asks_for_topic:
                 asks_for_topic = False
-                yield _created(services, topic)
+                if services.local_controller is not None:
+                    yield _created(services, topic)
+                else:
+                    services.internal_topics.create(
+                        topic, services.channel, node_id=services.node_id
+                    )
             found.append(_find(services, context, request.key_type, key))
     return _response(found, batched=context.api_version >= BATCHED_VERSION)
 

@@ -190,18 +190,21 @@ def _begin_add(
     for start in range(0, len(partitions), CHEAP_ITEMS):
         if start:
             yield None
-        some = partitions[start : start + CHEAP_ITEMS]
-        if asked.verify_only:
+        for each in partitions[start : start + CHEAP_ITEMS]:
+            if services.image.partition(*each) is None:
+                errors[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if errors:  # of a verification too: Kafka's broker asks its metadata first
+        return _Added(asked, errors, Deferred.of(ErrorCode.OPERATION_NOT_ATTEMPTED))
+    if asked.verify_only:
+        for start in range(0, len(partitions), CHEAP_ITEMS):
+            if start:
+                yield None
+            some = partitions[start : start + CHEAP_ITEMS]
             verified = services.transactions.verify(asked.transactional_id, producer, some)
             if not verified.done:
                 yield verified
             errors |= verified.value
-        else:
-            for each in some:
-                if services.image.partition(*each) is None:
-                    errors[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if asked.verify_only or errors:
-        return _Added(asked, errors, Deferred.of(ErrorCode.OPERATION_NOT_ATTEMPTED))
+        return _Added(asked, errors, Deferred.of(ErrorCode.NONE))
     outcome = services.transactions.add_partitions(
         asked.transactional_id,
         producer,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker.topic_creation import InternalTopics
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.share_state.service import SHARE_TOPIC
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
@@ -74,10 +75,15 @@ class FakeGroups:
 
 
 class FakeServices(Sliced):
-    def __init__(self, controller: FakeController) -> None:
+    def __init__(self, controller: FakeController, *, is_alone: bool = True) -> None:
         groups = FakeGroups()
         super().__init__(
-            channel=controller, groups=groups, transactions=groups, share_coordinator=groups
+            channel=controller,
+            local_controller=controller if is_alone else None,
+            internal_topics=InternalTopics(),
+            groups=groups,
+            transactions=groups,
+            share_coordinator=groups,
         )
         self.controller = controller
         controller.services = self
@@ -122,6 +128,24 @@ def test_several_keys() -> None:
     controller = FakeController(image(), image=image())
     response = ask(controller, request(4, "g", "h"), 4)
     assert [entry.key for entry in response.coordinators] == ["g", "h"]
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 6])
+def test_a_broker_among_several_answers_at_once_and_has_the_topic_created(version: int) -> None:
+    """Its controller may be away for long, and its own metadata have the topic later still."""
+    controller = FakeController(image())
+    services = FakeServices(controller, is_alone=False).services
+    context = RequestContext(ApiKey.FIND_COORDINATOR, version)
+    for _ in range(3):
+        response = HANDLER.handle(services, context, request(version, "g"))
+        assert coordinators(response, version) == [NOT_THERE]  # type: ignore[arg-type]  # no Deferred
+    assert controller.asked == [GROUP_TOPIC]
+    response = HANDLER.handle(services, context, request(version, "t", key_type=9))
+    assert controller.asked == [GROUP_TOPIC]
+    controller.finish()
+    response = HANDLER.handle(services, context, request(version, "g"))
+    assert coordinators(response, version) == [FOUND]  # type: ignore[arg-type]  # no Deferred
+    assert controller.asked == [GROUP_TOPIC]
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 6])

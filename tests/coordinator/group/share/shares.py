@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbroker.coordinator.group.share.group import ShareGroup
+from kbroker.coordinator.group.share.offset_descriptions import EndOffset, EndsFound
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
-from kbroker.model import TopicIdPartition
+from kbroker.model import TopicIdPartition, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -82,6 +83,22 @@ class FakePersister:
         raise NotImplementedError  # nor write them
 
 
+class FakeEnds:
+    """`EndOffsets`: every partition ends at 100, unless it has an error. asked: partitions."""
+
+    def __init__(self) -> None:
+        self.asked: list[TopicPartition] = []
+        self.errors: dict[TopicPartition, ErrorCode] = {}
+
+    def latest(self, partitions: Sequence[TopicPartition]) -> Deferred[EndsFound]:
+        self.asked += partitions
+        return Deferred.of({each: self._end_of(each) for each in partitions})
+
+    def _end_of(self, partition: TopicPartition) -> EndOffset:
+        error = self.errors.get(partition, ErrorCode.NONE)
+        return EndOffset(error, -1 if error else 100)
+
+
 class Shares:
     """A world with share groups."""
 
@@ -92,12 +109,13 @@ class Shares:
         """Coordinate the groups of that world."""
         self.world = world
         self.persister = FakePersister()
+        self.ends = FakeEnds()
         self.coordinator = ShareGroupCoordinator(
             self.world.coordinator,
             self.persister,
             timers=self.world.timers,
             topics=lambda: self.world.topics,
-            end_offset=lambda partition: 100,
+            end_offsets=self.ends,
         )
 
     def group(self, group_id: str = "s") -> ShareGroup:

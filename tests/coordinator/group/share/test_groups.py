@@ -305,16 +305,10 @@ def test_topics_that_go_take_their_states_with_them() -> None:
 
 def test_end_offsets_are_of_named_partitions() -> None:
     """The lag is asked for by topic name, as clients know it."""
-    asked: list[TopicPartition] = []
     shares = Shares()
-
-    def end_offset(partition: TopicPartition) -> int | None:
-        asked.append(partition)
-        return None
-
-    shares.coordinator._end_offset = end_offset
     settle(shares)
     for key in list(shares.persister.offsets):
         shares.persister.offsets[key] = 7
-    assert offsets(shares)[0] == (7, -1)
-    assert TopicPartition("other", 0) in asked
+    shares.ends.errors[TopicPartition("other", 1)] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert offsets(shares) == {0: (7, 93), 1: (0, -1), 2: (7, 93)}
+    assert shares.ends.asked == [TopicPartition("other", index) for index in range(3)]
