@@ -59,7 +59,9 @@ class SaslAuthentication:
         code = error_of(response.error_code)
         if code is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             theirs = ", ".join(sorted(response.mechanisms)) or "none"
-            raise self._error(code, f"it has no {name}, but {theirs}; change {MECHANISM}")
+            raise self._error(
+                code, f"{name} is not among its mechanisms ({theirs}); change {MECHANISM}"
+            )
         if code is ErrorCode.ILLEGAL_SASL_STATE:
             raise no_sasl_here(self._address)
         if code is not ErrorCode.NONE:

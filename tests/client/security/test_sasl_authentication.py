@@ -76,12 +76,13 @@ def test_a_session_that_ends() -> None:
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=["SCRAM-SHA-512", "B"]
             ),
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            "kafka:9093: it has no SCRIPTED, but B, SCRAM-SHA-512; change sasl.mechanism",
+            "kafka:9093: SCRIPTED is not among its mechanisms (B, SCRAM-SHA-512); change "
+            "sasl.mechanism",
         ),
         (
             SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM),
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            "kafka:9093: it has no SCRIPTED, but none; change sasl.mechanism",
+            "kafka:9093: SCRIPTED is not among its mechanisms (none); change sasl.mechanism",
         ),
         (
             SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
