@@ -124,7 +124,8 @@ def _completed(coroutine: Coroutine[object, object, T]) -> T:
 
 
 async def _look(bootstrap_servers: str, subscription: Subscription, protocol: str) -> ClusterView:
-    from kbroker.client.cluster import Client, parse_bootstrap
+    from kbroker.client.bootstrap_servers import parse_bootstrap
+    from kbroker.client.cluster import Client
 
     reached = await _reached(parse_bootstrap(bootstrap_servers))
     if protocol.upper() != "PLAINTEXT":

@@ -195,7 +195,8 @@ def test_commands_in_documents_exist(name: str) -> None:
     from kbroker.cli.app import app
 
     text = (ROOT / name).read_text()
-    blocks = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    blocks = "\n".join(block for language, block in found if not language)
     lines = [
         part.strip()
         for line in blocks.splitlines()
@@ -425,6 +426,7 @@ TOUCHES_FILES = {
     "kbroker/server/network/page_cache.py": "looks at the page cache, through open files",
     "kbroker/server/metrics.py": "/proc",
     "kbroker/settings/properties.py": "the configuration file",
+    "kbroker/client/security/key_files.py": "certificates, keys and tokens of a client",
     "kbroker/__main__.py": "standard streams that are closed",
 }
 """Modules that may call the system for files, and for which. Those of `cli` (its user's files),

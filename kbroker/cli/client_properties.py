@@ -1,8 +1,7 @@
 """Kafka's client properties: which of them act on this client, and what becomes of the others.
 
 They come from `--command-config FILE` and from `-X key=value`, which wins; an option of a command
-wins over both. The client speaks PLAINTEXT only: settings of TLS and SASL are refused, since a
-client that left them out would send in the clear what was meant to be secret.
+wins over both. What those of TLS and SASL say is in `client/security`.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from kbroker.client.security import security_properties
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
     from kbroker.client.consumer import ConsumerConfig
     from kbroker.client.group import GroupConfig
     from kbroker.client.producer import ProducerConfig
+    from kbroker.client.security.connection_security import ConnectionSecurity
 
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 CLIENT_ID: Final = "client.id"
@@ -24,9 +25,7 @@ GROUP_ID: Final = "group.id"
 ISOLATION_LEVEL: Final = "isolation.level"
 REQUEST_TIMEOUT: Final = "request.timeout.ms"
 TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
-SECURITY_PROTOCOL: Final = "security.protocol"
-PLAINTEXT: Final = "PLAINTEXT"
-_REFUSED_PREFIXES: Final = ("sasl.", "ssl.", "security.providers")
+_PROVIDERS: Final = "config.providers"
 
 Reader = Callable[[str], Any]
 """Text to a value of the field; raises ValueError with the values that are possible."""
@@ -98,31 +97,24 @@ _GROUP: Final[Mapping[str, tuple[str, Reader]]] = {
 }
 """Property, field of the client's config, and how it is read."""
 
-_OF_THE_CLIENT: Final = frozenset(
-    {BOOTSTRAP_SERVERS, CLIENT_ID, GROUP_ID, REQUEST_TIMEOUT, SECURITY_PROTOCOL}
-)
-ACTING: Final = _OF_THE_CLIENT | {*_PRODUCER, *_CONSUMER, *_GROUP}
+_OF_THE_CLIENT: Final = frozenset({BOOTSTRAP_SERVERS, CLIENT_ID, GROUP_ID, REQUEST_TIMEOUT})
+ACTING: Final = _OF_THE_CLIENT | {*_PRODUCER, *_CONSUMER, *_GROUP} | security_properties.ACTING
 """The properties that act."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """Pairs of Kafka's client properties, checked."""
+    """Pairs of Kafka's client properties, checked. They may hold passwords, so none is shown."""
 
-    pairs: Mapping[str, str] = field(default_factory=dict)
+    pairs: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def checked(cls, pairs: Mapping[str, str]) -> ClientProperties:
-        """Raises StartupError for a property of TLS or SASL and for a value that cannot be read."""
+        """Raises StartupError for a value that cannot be read, and for what is refused of TLS and
+        SASL.
+        """
         found = cls({key: value.strip() for key, value in pairs.items()})
-        for key, value in found.pairs.items():
-            if key.startswith(_REFUSED_PREFIXES):
-                raise StartupError(f"{key}: TLS and SASL are not there yet in kbroker's client")
-            if key == SECURITY_PROTOCOL and value.upper() != PLAINTEXT:
-                raise StartupError(
-                    f"{key}={value}: TLS and SASL are not there yet in kbroker's client, which "
-                    f"speaks {PLAINTEXT} only"
-                )
+        security_properties.security_properties(found.pairs)
         for table in (_PRODUCER, _CONSUMER, _GROUP):
             found._fields(table)
         return found
@@ -130,7 +122,7 @@ class ClientProperties:
     @property
     def without_effect(self) -> list[str]:
         """The properties that nothing here reads."""
-        return sorted(self.pairs.keys() - ACTING)
+        return sorted(key for key in self.pairs.keys() - ACTING if not key.startswith(_PROVIDERS))
 
     @property
     def timeout_s(self) -> float | None:
@@ -141,6 +133,17 @@ class ClientProperties:
     def get(self, name: str) -> str | None:
         """The property as text."""
         return self.pairs.get(name)
+
+    def security(self) -> ConnectionSecurity | None:
+        """TLS and SASL for connections; None for PLAINTEXT. Reads certificates and keys. Raises
+        StartupError.
+        """
+        properties = security_properties.security_properties(self.pairs)
+        if properties.tls is None and properties.sasl is None:
+            return None
+        from kbroker.client.security.connection_security import ConnectionSecurity
+
+        return ConnectionSecurity(properties)
 
     def producer(self, config: ProducerConfig) -> ProducerConfig:
         """The config with the properties of a producer in it."""

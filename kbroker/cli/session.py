@@ -36,7 +36,7 @@ def _check_bootstrap(context: typer.Context, text: str) -> str:
     from kbroker.cli.output import note
     from kbroker.cli.profiles.choice import choose
     from kbroker.cli.profiles.store import read_profiles
-    from kbroker.client.cluster import parse_bootstrap
+    from kbroker.client.bootstrap_servers import parse_bootstrap
 
     if context.resilient_parsing:
         return text
@@ -179,7 +179,7 @@ def properties() -> ClientProperties:
 
 def connect(bootstrap: str, given: ClientProperties | None = None) -> Client:
     """A client of the cluster, an async context manager. given: properties instead of those of the
-    command that runs.
+    command that runs. Raises StartupError for certificates and keys that cannot be read.
     """
     from kbroker.cli.client_properties import CLIENT_ID
     from kbroker.client.cluster import DEFAULT_TIMEOUT_S, Client
@@ -190,6 +190,7 @@ def connect(bootstrap: str, given: ClientProperties | None = None) -> Client:
         bootstrap,
         client_id=given.get(CLIENT_ID) or DEFAULT_CLIENT_ID,
         timeout_s=given.timeout_s or DEFAULT_TIMEOUT_S,
+        security=given.security(),
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from kbroker.client.bootstrap_servers import parse_bootstrap
 from kbroker.client.cluster_view import (
     BrokerAddress,
     OffsetAndTimestamp,
@@ -23,6 +24,7 @@ from kbroker.client.connection import (
     DEFAULT_CONNECT_TIMEOUT_S,
     BrokerConnection,
 )
+from kbroker.client.security.sasl_authentication import AUTHENTICATION_ERRORS
 from kbroker.model import ZERO_UUID, StartupError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -30,13 +32,15 @@ from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.schema import Request, Response
 
+if TYPE_CHECKING:
+    from kbroker.client.security.connection_security import ConnectionSecurity
+
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 1.0
-DEFAULT_PORT: Final = 9092
 
 ADVERTISED_GRACE_S: Final = 3.0
 """How long connecting to an advertised address is retried while none was reached: the broker may be
@@ -70,24 +74,6 @@ STALE_METADATA: Final = frozenset(
 """Errors after which metadata is requested again."""
 
 
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """`host:port,host:port`; port 9092 if it is left out. Raises StartupError for anything else."""
-    addresses = []
-    for item in text.split(","):
-        entry = item.strip()
-        if not entry:
-            continue
-        host, separator, port = entry.rpartition(":")
-        if not separator or entry.endswith("]"):
-            host, port = entry, str(DEFAULT_PORT)
-        if not port.isdecimal() or not 0 < int(port) < 65536 or not host.strip("[]"):
-            raise StartupError(f"{entry!r} is no broker address: write host:port")
-        addresses.append((host.strip("[]"), int(port)))
-    if not addresses:
-        raise StartupError("no broker address given: write host:port")
-    return addresses
-
-
 def check(code: int, message: str | None = None) -> None:
     """Raise KafkaError unless code is NONE. message: what the error is about."""
     if code:
@@ -105,9 +91,12 @@ class Client:
         *,
         client_id: str = DEFAULT_CLIENT_ID,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        security: ConnectionSecurity | None = None,
     ) -> None:
+        """security: TLS and SASL of its connections; None for PLAINTEXT."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
+        self._security = security
         self.timeout_s = timeout_s
         self.brokers: dict[int, BrokerAddress] = {}
         self.topics: dict[str, TopicView] = {}
@@ -115,6 +104,7 @@ class Client:
         self.cluster_id: str | None = None
         self.controller_id = -1
         self._connections: dict[tuple[str, int, str], asyncio.Task[BrokerConnection]] = {}
+        self._closing: list[BrokerConnection] = []
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._reached: set[tuple[str, int]] = set()
         self._unreached_since_s: float | None = None
@@ -137,9 +127,12 @@ class Client:
         tasks, self._connections = list(self._connections.values()), {}
         for task in tasks:
             task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, BrokerConnection):
-                result.close()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        open_ones = [result for result in results if isinstance(result, BrokerConnection)]
+        for connection in open_ones:
+            connection.close()
+        closing, self._closing = [*open_ones, *self._closing], []
+        await asyncio.gather(*(connection.wait_closed() for connection in closing))
 
     async def connection(
         self,
@@ -152,8 +145,8 @@ class Client:
         """The connection to an address; concurrent callers share one.
 
         channel: a name for one more connection to it. A broker answers a connection's requests in
-        order, so long waits (Fetch, JoinGroup) need one of their own. Raises
-        KafkaError(NETWORK_EXCEPTION).
+        order, so long waits (Fetch, JoinGroup) need one of their own. Raises what
+        `BrokerConnection.connect` does.
         """
         key = (host, port, channel)
         task = self._connections.get(key)
@@ -162,7 +155,9 @@ class Client:
             if failed or task.result().is_closed:
                 task = None
         if task is None:
-            opening = BrokerConnection.connect(host, port, self.client_id, timeout_s=timeout_s)
+            opening = BrokerConnection.connect(
+                host, port, self.client_id, timeout_s=timeout_s, security=self._security
+            )
             task = self._connections[key] = asyncio.create_task(opening)
         connection = await asyncio.shield(task)
         self._reached.add((host, port))
@@ -176,6 +171,8 @@ class Client:
                 task.cancel()
             elif not task.cancelled() and task.exception() is None:
                 task.result().close()
+                self._closing.append(task.result())
+        self._closing = [connection for connection in self._closing if not connection.is_gone]
 
     async def advertised_connection(
         self, broker: BrokerAddress, channel: str = ""
@@ -226,7 +223,8 @@ class Client:
         """A connection to a broker known from metadata, else to a bootstrap address; one that is
         open already before any other.
 
-        Raises StartupError if there is no broker at any bootstrap address.
+        Raises StartupError if there is no broker at any bootstrap address, and what a broker
+        raises that is there and refuses this client.
         """
         failures: list[str] = []
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
@@ -235,6 +233,8 @@ class Client:
             try:
                 return await self.connection(host, port)
             except KafkaError as error:
+                if error.code in AUTHENTICATION_ERRORS:
+                    raise
                 failures.append(error.message)
         raise StartupError(f"no broker answers: {'; '.join(dict.fromkeys(failures))}")
 

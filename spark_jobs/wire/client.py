@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
+from kbroker.client.bootstrap_servers import parse_bootstrap
 from kbroker.client.cluster import (
     STALE_METADATA,
     ZERO_UUID,
     StartupError,
     TopicPartition,
     Uuid,
-    parse_bootstrap,
 )
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,17 @@ from typing import Any
 import pytest
 
 from kbroker.cli.client_properties import ACTING, ClientProperties
+from kbroker.cli.profiles.store import read_client_properties
 from kbroker.client.consumer import ConsumerConfig
 from kbroker.client.group import GroupConfig
 from kbroker.client.producer import ProducerConfig
+from kbroker.client.security import security_properties
+from kbroker.client.security.sasl_properties import CALLBACK_HANDLER, JWT_RETRIEVER
+from kbroker.client.security.tls_properties import KEYSTORE_PASSWORD, TRUSTSTORE_PASSWORD
 from kbroker.model import StartupError
 from kbroker.protocol.compression import Compression
 from kbroker.testing import EmbeddedBroker
+from tests.cli.test_app import CLI_DOCUMENT
 
 Kbroker = Callable[..., Any]
 
@@ -61,9 +67,9 @@ def test_what_has_no_effect_is_known() -> None:
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ({"security.protocol": "SASL_SSL"}, "TLS and SASL are not there yet"),
-        ({"sasl.mechanism": "PLAIN"}, "^sasl.mechanism: TLS and SASL are not there yet"),
-        ({"ssl.truststore.location": "x"}, "TLS and SASL are not there yet"),
+        ({"security.protocol": "TLS"}, "security.protocol=TLS: write PLAINTEXT, SSL"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism: GSSAPI .* is not supported"),
+        ({"sasl.mechanism": "PLAIN"}, "^sasl.mechanism is set, but security.protocol is not"),
         ({"linger.ms": "soon"}, "linger.ms=soon: write a whole number"),
         ({"acks": "2"}, "acks=2: write all, -1, 1, 0"),
         ({"compression.type": "rar"}, "compression.type=rar: write none, gzip"),
@@ -76,7 +82,33 @@ def test_what_is_refused(pairs: dict[str, str], message: str) -> None:
 
 
 def test_plaintext_is_taken() -> None:
-    assert ClientProperties.checked({"security.protocol": "PLAINTEXT"}).without_effect == []
+    properties = ClientProperties.checked({"security.protocol": "PLAINTEXT"})
+    assert properties.without_effect == []
+    assert properties.security() is None
+
+
+def test_tls_and_sasl_are_taken() -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = ClientProperties.checked(
+        {
+            "config.providers": "env",
+            "config.providers.env.class": "x",
+            "sasl.jaas.config": f'{module} required username="ada" password="hush";',
+            "sasl.mechanism": "PLAIN",
+            "security.protocol": "SASL_SSL",
+            "ssl.provider": "x",
+            "ssl.truststore.location": "/no/such/file",
+            "ssl.truststore.type": "PEM",
+        }
+    )
+    assert properties.without_effect == ["ssl.provider"]
+    assert "hush" not in repr(properties)
+    with pytest.raises(StartupError, match="/no/such/file: cannot read it"):
+        properties.security()
+    plain = ClientProperties.checked({**properties.pairs, "security.protocol": "SASL_PLAINTEXT"})
+    security = plain.security()
+    assert security is not None
+    assert (security.context, security.authentication("a:1") is None) == (None, False)
 
 
 def test_a_file_and_pairs(
@@ -104,11 +136,28 @@ def test_a_file_and_pairs(
     assert "localhost:1" in wrong.err
 
 
+def test_the_example_of_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line of it acts."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "hush")
+    (block,) = re.findall(r"```properties\n(.*?)```", CLI_DOCUMENT, re.DOTALL)
+    path = tmp_path / "secured.properties"
+    path.write_text(block)
+    properties = ClientProperties.checked(read_client_properties(path))
+    assert properties.without_effect == []
+    assert 'password="hush"' in (properties.get("sasl.jaas.config") or "")
+
+
+def test_the_document_names_what_acts() -> None:
+    named = set(re.findall(r"`([a-z.]+)`", CLI_DOCUMENT))
+    quiet = {CALLBACK_HANDLER, JWT_RETRIEVER, TRUSTSTORE_PASSWORD, KEYSTORE_PASSWORD}
+    assert security_properties.ACTING - quiet <= named
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("-X", "security.protocol=SSL"), 1, "kbroker: security.protocol=SSL: TLS and SASL are"),
-        (("-X", "ssl.keystore.type=PEM"), 1, "kbroker: ssl.keystore.type: TLS and SASL are not"),
+        (("-X", "security.protocol=TLS"), 1, "kbroker: security.protocol=TLS: write PLAINTEXT, "),
+        (("-X", "ssl.keystore.type=PEM"), 1, "kbroker: ssl.keystore.type is set, but security"),
         (("-X", "nonsense"), 2, "nonsense: write it as name=value"),
         (("--command-config", "/no/such/file"), 1, "/no/such/file: no such file of client prop"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import ssl
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -55,9 +56,11 @@ class FakeBroker:
     """Topic `events` with two partitions, kept in memory. `script` queues answers for one API.
 
     A scripted answer is a message, DROP, a function of (request, version), or None for silence.
+    context: of TLS, None without.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._context = context
         self.versions = {int(key): valid_versions(key) for key in SERVED}
         self.logs: dict[int, bytearray] = {0: bytearray(), 1: bytearray()}
         self.end_offsets = {0: 0, 1: 0}
@@ -73,7 +76,9 @@ class FakeBroker:
         return f"{self.host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self._server = await asyncio.start_server(
+            self._serve, self.host, self.port, ssl=self._context
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -262,12 +267,14 @@ class FakeBroker:
 
 @pytest.fixture
 def run() -> Callable[..., None]:
-    """Run a test's coroutine function with a fake broker."""
+    """Run a test's coroutine function with a fake broker. context: of TLS, None without."""
 
-    def run_with_broker(test: Callable[[FakeBroker], Any]) -> None:
+    def run_with_broker(
+        test: Callable[[FakeBroker], Any], context: ssl.SSLContext | None = None
+    ) -> None:
         async def body() -> None:
             async with asyncio.timeout(20):
-                async with FakeBroker() as broker:
+                async with FakeBroker(context) as broker:
                     await test(broker)
                     await asyncio.sleep(0)
 

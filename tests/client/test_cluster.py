@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.client import cluster
-from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Client, parse_bootstrap
+from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Client
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -28,26 +28,6 @@ Run = Callable[[Callable[[Any], Any]], None]
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "FIRST_BACKOFF_S", 0.0)
     monkeypatch.setattr(cluster, "MAX_BACKOFF_S", 0.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("localhost:9092", [("localhost", 9092)]),
-        ("a:1, b:2,", [("a", 1), ("b", 2)]),
-        ("broker", [("broker", 9092)]),
-        ("[::1]:9093", [("::1", 9093)]),
-        ("[::1]", [("::1", 9092)]),
-    ],
-)
-def test_bootstrap_addresses(text: str, expected: list[tuple[str, int]]) -> None:
-    assert parse_bootstrap(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", ",", "host:", ":9092", "host:0", "host:65536", "host:http"])
-def test_bootstrap_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(StartupError):
-        parse_bootstrap(text)
 
 
 def test_no_broker_answers_in_one_line() -> None:

@@ -199,7 +199,7 @@ def test_a_server_that_does_not_respond() -> None:
 def test_why_there_is_no_connection(
     monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
 ) -> None:
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise error
 
     async def test() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kbroker.client.cluster import parse_bootstrap
+from kbroker.client.bootstrap_servers import parse_bootstrap
 from kbroker.client.connection import BrokerConnection
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse

@@ -76,7 +76,7 @@ def _changed(
     client refuses.
     """
     from kbroker.cli.client_properties import ClientProperties
-    from kbroker.client.cluster import parse_bootstrap
+    from kbroker.client.bootstrap_servers import parse_bootstrap
 
     given = key_values(pairs, "-X")
     for key in given:

@@ -78,14 +78,17 @@ def profiles_path() -> Path:
 
 
 def read_client_properties(path: Path | None) -> dict[str, str]:
-    """A file of Kafka's client properties; none without one. Raises StartupError."""
+    """A file of Kafka's client properties, with what its `config.providers` stand for; none without
+    a file. Raises StartupError.
+    """
+    from kbroker.cli.config_providers import resolve
     from kbroker.settings.properties import read_properties
 
     if path is None:
         return {}
     if not path.is_file():
         raise StartupError(f"{path}: no such file of client properties")
-    return read_properties(path)
+    return resolve(read_properties(path), os.environ)
 
 
 def read_profiles() -> Profiles:

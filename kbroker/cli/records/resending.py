@@ -67,7 +67,7 @@ class OtherCluster(NamedTuple):
         third. None without any. Raises BadParameter and StartupError.
         """
         from kbroker.cli.profiles.store import read_client_properties, read_profiles
-        from kbroker.client.cluster import parse_bootstrap
+        from kbroker.client.bootstrap_servers import parse_bootstrap
 
         if address is None and command_config is None and profile is None:
             return None

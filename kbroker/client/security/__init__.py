@@ -1,0 +1,1 @@
+"""TLS and SASL of a client: properties in, a TLS context and SASL messages out."""
