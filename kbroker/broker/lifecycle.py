@@ -107,7 +107,8 @@ class LifecycleCore:
     """Decides; every method returns effects. Times are monotonic.
 
     At most one request is under way, so the controller's responses arrive in order.
-    registration_timeout_ms: for how long a registration is retried.
+    registration_timeout_ms: for how long a registration is retried. answered_ms: when the
+    controller answered last; None before its first answer.
     """
 
     def __init__(self, *, heartbeat_interval_ms: int, registration_timeout_ms: int) -> None:
@@ -123,6 +124,7 @@ class LifecycleCore:
         self._shut_down_requests = 0
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_BROKER_EPOCH
+        self.answered_ms: int | None = None
 
     def next_deadline_ms(self) -> int | None:
         """When `on_deadline` must be called."""
@@ -156,8 +158,8 @@ class LifecycleCore:
         """The controller's response to a registration: ask at once whether the metadata here
         contains it.
         """
-        del now_ms
         self._answered()
+        self.answered_ms = now_ms
         self.broker_epoch = broker_epoch
         return [Registered(broker_epoch), *self._send()]
 
@@ -176,6 +178,7 @@ class LifecycleCore:
     def heartbeat_answered(self, reply: HeartbeatReply, now_ms: int) -> list[Effect]:
         """The controller's response to a heartbeat."""
         self._answered()
+        self.answered_ms = now_ms
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if reply.should_shut_down:
                 self.state = BrokerState.SHUTTING_DOWN
@@ -281,6 +284,12 @@ class BrokerLifecycle:
     def broker_epoch(self) -> int:
         """The epoch of the registration, -1 before."""
         return self._core.broker_epoch
+
+    @property
+    def silent_ms(self) -> int:
+        """For how long the active controller has not answered; 0 before its first answer."""
+        answered_ms = self._core.answered_ms
+        return 0 if answered_ms is None else self._timers.monotonic_ms() - answered_ms
 
     def start(self) -> Deferred[int]:
         """Register; resolves with the broker epoch. Fails with the controller's error if it refuses

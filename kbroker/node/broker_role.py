@@ -115,7 +115,7 @@ class BrokerRole:
         self._live_brokers = LiveBrokers(lambda: log.loader.image)
         self._loading: asyncio.Future[None] | None = None
         self._replicas: ReplicaManager | None = None
-        self._lifecycle: BrokerLifecycle | None = None
+        self.lifecycle: BrokerLifecycle | None = None
         self._reporter: LogDirectoryReporter | None = None
         self._isr_changes = IsrChanges(config.node_id)
         self._replication: BrokerReplication | None = None
@@ -139,7 +139,7 @@ class BrokerRole:
     @property
     def broker_epoch(self) -> int:
         """The epoch of this process's registration, -1 without."""
-        return NO_BROKER_EPOCH if self._lifecycle is None else self._lifecycle.broker_epoch
+        return NO_BROKER_EPOCH if self.lifecycle is None else self.lifecycle.broker_epoch
 
     async def start(self, endpoints: Mapping[str, Endpoint]) -> None:
         """Register, catch up with the metadata, open the logs, unfence, host what the metadata
@@ -152,7 +152,7 @@ class BrokerRole:
         """
         channel = self._make_channel(when_applied=self._when_applied)
         self._logs.read_broker_epochs()
-        self._lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
+        self.lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
         try:
             self._logs.registered_epoch = await as_future(lifecycle.start())
         except KafkaError as error:
@@ -253,6 +253,7 @@ class BrokerRole:
             slices=lambda: TimeSlices(self._timers, clock=self._resources.clock),
             fair_slices=FairSlices(self._timers, clock=self._resources.clock),
             selector=RackAwareSelector(self.metadata) if is_rack_aware else None,
+            isr_updates=self._isr_changes.updates,
         )
         return self._replicas
 
@@ -442,13 +443,13 @@ class BrokerRole:
         """Controlled shutdown: the controller moves leaderships away and fences this broker, which
         answers every request that waits in a partition.
         """
-        if self._lifecycle is None or self._replicas is None:
+        if self.lifecycle is None or self._replicas is None:
             return
         self._replicas.finish_orders()
         is_alone = self._config.is_single_node
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS if is_alone else CLUSTER_SHUTDOWN_SECONDS):
-                await as_future(self._lifecycle.shut_down())
+                await as_future(self.lifecycle.shut_down())
         except (KafkaError, TimeoutError) as error:
             logger.warning("stopping without a controlled shutdown: %s", error)
 
@@ -488,8 +489,8 @@ class BrokerRole:
 
     def _close_membership(self) -> None:
         """Send nothing more to the controller about this broker and its directories."""
-        if self._lifecycle is not None:
-            self._lifecycle.close()
+        if self.lifecycle is not None:
+            self.lifecycle.close()
         if self._reporter is not None:
             self._reporter.close()
 

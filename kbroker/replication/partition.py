@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import IntEnum
 
+from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.appended_bytes import AppendedBytes
@@ -33,14 +33,7 @@ from kbroker.replication.isr import (
 from kbroker.replication.purgatory import OffsetWaiter, StartWatcher, Watcher
 from kbroker.replication.remote_replica import RemoteReplica
 from kbroker.replication.replica_log import ReplicaLog
-
-NO_LEADER = -1
-
-
-class Role(IntEnum):
-    OFFLINE = 0
-    FOLLOWER = 1
-    LEADER = 2
+from kbroker.replication.role import NO_LEADER, Role
 
 
 class Partition:
@@ -71,6 +64,7 @@ class Partition:
         "start_watchers",
         "topic_id",
         "topic_partition",
+        "traffic",
     )
 
     def __init__(
@@ -83,8 +77,11 @@ class Partition:
         high_watermark: int = 0,
         lag_max_ms: int = 30_000,
         isr_ports: IsrPorts | None = None,
+        traffic: TopicTraffic | None = None,
     ) -> None:
+        """traffic: the counts of the topic, which its partitions share."""
         self.topic_partition = topic_partition
+        self.traffic = TopicTraffic() if traffic is None else traffic
         self.topic_id = topic_id
         self.node_id = node_id
         self.log = log
@@ -380,6 +377,7 @@ class Partition:
         offset = min(leader_high_watermark, end)
         if added_bytes:
             self._appended.add(end, added_bytes)
+            self.traffic.replication_bytes_in += added_bytes
         if offset > self.high_watermark:
             self._move_high_watermark(offset, self._appended.take_below(offset))
 
