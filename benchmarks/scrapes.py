@@ -1,6 +1,6 @@
 """What scrapes of the metrics cost a broker and its clients.
 
-    python -m benchmarks.scrapes [--partitions 10000] [--scrapers 10] [--seconds 10]
+    python -m benchmarks.scrapes [--partitions 10000] [--scrapers 10] [--seconds 10] [--settle 130]
 
 A broker hosts so many partitions. A client asks for its API versions all the time, alone, beside
 one scrape after the other, and beside scrapers that never pause. Told are the times of its answers,
@@ -90,8 +90,8 @@ def measure(broker: BrokerProcess, seconds: float) -> str:
     )
 
 
-def main(partitions: int, count: int, seconds: float) -> None:
-    """Measure and print."""
+def main(partitions: int, count: int, seconds: float, settle_s: float) -> None:
+    """Measure and print. settle_s: how long to wait after the topics are made."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     overrides = {
@@ -108,7 +108,7 @@ def main(partitions: int, count: int, seconds: float) -> None:
             for number in range(partitions // PARTITIONS_PER_TOPIC)
         ]
         create_topics(broker, names)
-        time.sleep(130)  # the probe forgets how long topics took
+        time.sleep(settle_s)
         print(f"{partitions} partitions")
         print(f"{'alone':<24}", measure(broker, seconds))
         for number in (1, count):
@@ -131,5 +131,8 @@ if __name__ == "__main__":
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--scrapers", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument(
+        "--settle", type=float, default=130, help="seconds until the probe forgets the topics"
+    )
     given = parser.parse_args()
-    main(given.partitions, given.scrapers, given.seconds)
+    main(given.partitions, given.scrapers, given.seconds, given.settle)
