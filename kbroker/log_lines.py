@@ -8,7 +8,9 @@ lines and to tracebacks, so that no text begins a line of its own. No I/O, no cl
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final
 
@@ -59,6 +61,29 @@ class LineFormatter(logging.Formatter):
             half = TRACEBACK_LINES // 2
             lines = [*lines[:half], f"... ({left} more lines)", *lines[-half:]]
         return "\n".join("    " + shown(line, LINE_CHARS) for line in lines)
+
+
+class JsonFormatter(LineFormatter):
+    """One record is one JSON object on one line: time (UTC, ISO 8601, milliseconds), level, node,
+    logger, message, and exception with its traceback. Everything else than ASCII is escaped.
+    """
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__()
+        self._node_id = node_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, object] = {
+            "time": time,
+            "level": record.levelname,
+            "node": self._node_id,
+            "logger": record.name,
+            "message": shown(record.getMessage(), LINE_CHARS),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
 class LogThrottle:

@@ -1,7 +1,7 @@
 """Counters and histograms that any package may update: plain numbers, no clock, no threads.
 
 Counting is one addition; names, labels and text are added when the metrics are read
-(`server/metrics`).
+(`server/monitoring`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,50 @@ class Histogram:
 
 
 class TopicTraffic:
-    """Records in and out of the logs that this broker leads, counted as Kafka's BrokerTopicMetrics
-    does: bytes of whole batches, including internal topics.
+    """Records of one topic in and out of this broker, counted as Kafka's BrokerTopicMetrics does:
+    bytes of whole batches, including internal topics.
+
+    produces: appends of clients and coordinators to a partition, refused ones included.
+    failed_fetches: reads of a partition that met a damaged log or a disk fault.
+    replication_bytes_in, replication_bytes_out: fetched from leaders, and by followers; bytes_in
+    and bytes_out do not contain them.
     """
 
-    __slots__ = ("bytes_in", "bytes_out", "failed_produces", "messages_in")
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "failed_fetches",
+        "failed_produces",
+        "messages_in",
+        "produces",
+        "replication_bytes_in",
+        "replication_bytes_out",
+    )
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.bytes_out = 0
         self.messages_in = 0
+        self.produces = 0
         self.failed_produces = 0
+        self.failed_fetches = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+
+    def add(self, other: TopicTraffic) -> None:
+        """Add the counts of other to these."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class IsrUpdates:
+    """Answers to AlterPartition for the partitions that this broker leads: ISRs that shrank and
+    expanded, and proposals that the controller refused.
+    """
+
+    __slots__ = ("expands", "failed", "shrinks")
+
+    def __init__(self) -> None:
+        self.shrinks = 0
+        self.expands = 0
+        self.failed = 0

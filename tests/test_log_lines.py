@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ast
+import json
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
 import kbroker
-from kbroker.log_lines import LINE_CHARS, SHOWN_CHARS, LineFormatter, LogThrottle, shown
+from kbroker.log_lines import (
+    LINE_CHARS,
+    SHOWN_CHARS,
+    JsonFormatter,
+    LineFormatter,
+    LogThrottle,
+    shown,
+)
 from kbroker.node.run import configure_logging
 
 
@@ -39,10 +48,15 @@ def test_what_is_cut_is_counted() -> None:
     assert shown("\n" * 10, 3) == "\\n\\n\\n... (7 more characters)"
 
 
-def formatted(message: str, *arguments: object, error: Exception | None = None) -> str:
+def formatted(
+    message: str,
+    *arguments: object,
+    error: Exception | None = None,
+    formatter: logging.Formatter | None = None,
+) -> str:
     stream = StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
+    handler.setFormatter(formatter or LineFormatter("%(levelname)s %(message)s"))
     made = logging.Logger("test")
     made.addHandler(handler)
     made.warning(message, *arguments, exc_info=error)
@@ -65,12 +79,40 @@ def test_a_traceback_begins_no_line_of_its_own() -> None:
     assert len(lines) < 250
 
 
-def test_the_broker_logs_in_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_as_json() -> None:
+    text = formatted("group %s", 'a\n"b" \u2028', formatter=JsonFormatter(7))
+    assert text.count("\n") == 1 and text.isascii()
+    fields = json.loads(text)
+    assert datetime.fromisoformat(fields.pop("time")).tzinfo is not None
+    assert fields == {
+        "level": "WARNING",
+        "node": 7,
+        "logger": "test",
+        "message": 'group a\\n"b" \\u2028',
+    }
+    assert len(formatted("%s", "x" * 1_000_000, formatter=JsonFormatter(7))) < LINE_CHARS + 300
+
+
+def test_a_traceback_as_json() -> None:
+    try:
+        raise ValueError("a\nb")
+    except ValueError as error:
+        text = formatted("failed", error=error, formatter=JsonFormatter(7))
+    assert text.count("\n") == 1
+    fields = json.loads(text)
+    assert fields["message"] == "failed"
+    assert "ValueError: a" in fields["exception"] and "test_log_lines.py" in fields["exception"]
+
+
+@pytest.mark.parametrize(("is_json", "kind"), [(False, LineFormatter), (True, JsonFormatter)])
+def test_the_broker_logs_in_this_way(
+    is_json: bool, kind: type[LineFormatter], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = logging.Logger("root")
     monkeypatch.setattr(logging, "root", root)
-    configure_logging(7, logging.INFO)
+    configure_logging(7, logging.INFO, is_json=is_json)
     (handler,) = root.handlers
-    assert isinstance(handler.formatter, LineFormatter)
+    assert type(handler.formatter) is kind
 
 
 def test_a_throttle_counts_what_it_holds_back(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.metrics import Histogram
+from kbroker.metrics import Histogram, TopicTraffic
 
 
 def test_classes() -> None:
@@ -13,3 +13,15 @@ def test_classes() -> None:
     assert histogram.count == 5
     assert histogram.total == 8.6
     assert histogram.maximum == 7.0
+
+
+def test_all_counts_of_traffic_are_added() -> None:
+    one, other = TopicTraffic(), TopicTraffic()
+    for number, name in enumerate(TopicTraffic.__slots__):
+        assert getattr(one, name) == 0
+        setattr(one, name, number)
+        setattr(other, name, 100 + number)
+    one.add(other)
+    assert [getattr(one, name) for name in TopicTraffic.__slots__] == [
+        100 + 2 * number for number in range(len(TopicTraffic.__slots__))
+    ]

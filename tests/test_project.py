@@ -424,7 +424,7 @@ TOUCHES_FILES = {
     "kbroker/node/run.py": "the null device, for room in the table of descriptors",
     "kbroker/server/network/response_writer.py": "sendfile, on a duplicate of the socket",
     "kbroker/server/network/page_cache.py": "looks at the page cache, through open files",
-    "kbroker/server/metrics.py": "/proc",
+    "kbroker/server/monitoring/process_metrics.py": "/proc",
     "kbroker/settings/properties.py": "the configuration file",
     "kbroker/client/security/key_files.py": "certificates, keys and tokens of a client",
     "kbroker/__main__.py": "standard streams that are closed",

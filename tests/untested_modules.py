@@ -211,9 +211,17 @@ REASONS: Mapping[str, Reason] = {
         "clients/test_transactions.py",
         "a translation: transactional producers of three clients",
     ),
-    "server/metrics.py": Reason(
-        "server/test_metrics_endpoint.py",
-        "families are read through the endpoint that serves them",
+    "server/monitoring/*_metrics.py": Reason(
+        "server/monitoring/test_collection.py",
+        "families are read from scrapes of a broker that was used",
+    ),
+    "server/monitoring/sources.py": Reason(
+        "server/monitoring/test_collection.py",
+        "values: every scrape reads them",
+    ),
+    "replication/role.py": Reason(
+        "replication/test_partition.py",
+        "two names: their transitions are those of the partition",
     ),
     "server/network/connection_shared.py": Reason(
         "server/network/test_connection.py",

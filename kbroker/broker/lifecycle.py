@@ -120,7 +120,8 @@ class LifecycleCore:
 
     At most one request is under way, so the controller's responses arrive in order.
     registration_timeout_ms: for how long a registration is retried. session_timeout_ms: of this
-    broker at the controller.
+    broker at the controller. answered_ms: when the controller answered last; None before its first
+    answer.
     """
 
     def __init__(
@@ -129,7 +130,6 @@ class LifecycleCore:
         self._interval_ms = heartbeat_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
         self._session_timeout_ms = session_timeout_ms
-        self._succeeded_ms = 0
         self._give_up_ms = 0
         self._failures = 0
         self._is_waiting = False
@@ -140,6 +140,7 @@ class LifecycleCore:
         self._shut_down_requests = 0
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_BROKER_EPOCH
+        self.answered_ms: int | None = None
 
     def next_deadline_ms(self) -> int | None:
         """When `on_deadline` must be called."""
@@ -174,7 +175,7 @@ class LifecycleCore:
         contains it.
         """
         self._answered()
-        self._succeeded_ms = now_ms
+        self.answered_ms = now_ms
         self.broker_epoch = broker_epoch
         return [Registered(broker_epoch), *self._send()]
 
@@ -193,7 +194,7 @@ class LifecycleCore:
     def heartbeat_answered(self, reply: HeartbeatReply, now_ms: int) -> list[Effect]:
         """The controller's response to a heartbeat."""
         self._answered()
-        self._succeeded_ms = now_ms
+        self.answered_ms = now_ms
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             if reply.should_shut_down:
                 self.state = BrokerState.SHUTTING_DOWN
@@ -214,7 +215,7 @@ class LifecycleCore:
         shutdown ends after the session timeout: a controller that is there has fenced this broker
         by then, as the shutdown asks for. (Kafka goes on for 5 minutes.)
         """
-        silent_ms = now_ms - self._succeeded_ms
+        silent_ms = now_ms - (self.answered_ms or 0)
         is_leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if is_leaving and silent_ms >= self._session_timeout_ms:
             self._answered()
@@ -307,6 +308,12 @@ class BrokerLifecycle:
     def broker_epoch(self) -> int:
         """The epoch of the registration, -1 before."""
         return self._core.broker_epoch
+
+    @property
+    def silent_ms(self) -> int:
+        """For how long the active controller has not answered; 0 before its first answer."""
+        answered_ms = self._core.answered_ms
+        return 0 if answered_ms is None else self._timers.monotonic_ms() - answered_ms
 
     def start(self) -> Deferred[int]:
         """Register; resolves with the broker epoch. Fails with the controller's error if it refuses

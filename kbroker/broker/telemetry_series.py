@@ -1,4 +1,4 @@
-"""The metrics that clients have pushed, as series for Prometheus (`server/metrics`): the newest
+"""The metrics that clients have pushed, as series for Prometheus (`server/monitoring`): the newest
 value of each, of a delta the sum since the client came. Those of a client go with it.
 """
 

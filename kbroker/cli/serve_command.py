@@ -4,11 +4,20 @@ needs no typer.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from kbroker.cli import serve
+
+
+class LogFormat(StrEnum):
+    """The choices of `--log-format`."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -23,7 +32,11 @@ def serve_command(
         typer.Option("--override", "-o", metavar="KEY=VALUE", help="Set a key; may be repeated."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level DEBUG.")] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="text, or json: one object a line.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Run a broker."""
-    options = serve.ServeOptions(config, tuple(overrides or ()), verbose)
+    logs_json = log_format is LogFormat.JSON
+    options = serve.ServeOptions(config, tuple(overrides or ()), verbose, logs_json)
     raise typer.Exit(serve.run_serve(options))

@@ -58,6 +58,11 @@ class MetadataLoader:
         self._listeners: list[ImageListener] = []
 
     @property
+    def last_offset(self) -> int:
+        """The last offset that was replayed, that of a control record too; -1 before the first."""
+        return self._last_offset
+
+    @property
     def in_transaction(self) -> bool:
         """Whether the log so far ends inside a metadata transaction: a new controller aborts it."""
         return self._delta.in_transaction

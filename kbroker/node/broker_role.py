@@ -110,7 +110,7 @@ class BrokerRole:
         self._live_brokers = LiveBrokers(lambda: log.loader.image)
         self._loading: asyncio.Future[None] | None = None
         self._replicas: ReplicaManager | None = None
-        self._lifecycle: BrokerLifecycle | None = None
+        self.lifecycle: BrokerLifecycle | None = None
         self._reporter: LogDirectoryReporter | None = None
         self._isr_changes = IsrChanges(config.node_id)
         self._replication: BrokerReplication | None = None
@@ -134,7 +134,7 @@ class BrokerRole:
     @property
     def broker_epoch(self) -> int:
         """The epoch of this process's registration, -1 without."""
-        return NO_BROKER_EPOCH if self._lifecycle is None else self._lifecycle.broker_epoch
+        return NO_BROKER_EPOCH if self.lifecycle is None else self.lifecycle.broker_epoch
 
     async def start(self, endpoints: Mapping[str, Endpoint]) -> None:
         """Register, catch up with the metadata, open the logs, unfence, host what the metadata
@@ -147,7 +147,7 @@ class BrokerRole:
         """
         channel = self._make_channel(when_applied=self._when_applied)
         self._logs.read_broker_epochs()
-        self._lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
+        self.lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
         try:
             self._logs.registered_epoch = await as_future(lifecycle.start())
         except KafkaError as error:
@@ -248,6 +248,7 @@ class BrokerRole:
             slices=lambda: TimeSlices(self._timers, clock=self._resources.clock),
             fair_slices=FairSlices(self._timers, clock=self._resources.clock),
             selector=RackAwareSelector(self.metadata) if is_rack_aware else None,
+            isr_updates=self._isr_changes.updates,
         )
         return self._replicas
 
@@ -439,10 +440,10 @@ class BrokerRole:
         """Controlled shutdown: the controller moves leaderships away and fences this broker, which
         answers every request that waits in a partition.
         """
-        if self._lifecycle is None or self._replicas is None:
+        if self.lifecycle is None or self._replicas is None:
             return
         self._replicas.finish_orders()
-        await leave_cluster(self._config, self._lifecycle)
+        await leave_cluster(self._config, self.lifecycle)
 
     def close_coordinators(self) -> None:
         """Stop the coordinators: their requests are answered."""
@@ -480,8 +481,8 @@ class BrokerRole:
 
     def _close_membership(self) -> None:
         """Send nothing more to the controller about this broker and its directories."""
-        if self._lifecycle is not None:
-            self._lifecycle.close()
+        if self.lifecycle is not None:
+            self.lifecycle.close()
         if self._reporter is not None:
             self._reporter.close()
 

@@ -41,7 +41,7 @@ from kbroker.ports import Deferred
 from kbroker.quorum.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.network.connection_shared import ConnectionShared, OpenConnection
+from kbroker.server.network.connection_shared import OpenConnection
 from kbroker.server.network.listener import BoundListener
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
@@ -49,7 +49,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.network import NetworkConfig
 
 if TYPE_CHECKING:
-    from kbroker.server.metrics_endpoint import MetricsEndpoint
+    from kbroker.node.monitoring import NodeMonitoring
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Broker:
         self._controllers: ControllerDispatchers | None = None
         self._role: BrokerRole | None = None
         self._dispatcher: Dispatcher[Services] | None = None
-        self._metrics: MetricsEndpoint | None = None
+        self._monitoring: NodeMonitoring | None = None
         clock, cpu_clock = self.resources.stall_clocks
         self.stalls = StallProbe(_call_later, clock=clock, cpu_clock=cpu_clock)
         network = NetworkConfig.from_broker(config)
@@ -187,6 +187,7 @@ class Broker:
             on_failed=logs.directory_failed,
         )
         logs.set_directory_ids(properties.directory_ids)
+        await self._serve_monitoring(logs)
         endpoints = servers.endpoints(config.advertised_controller_listeners)
         self._log = log = MetadataLog(
             config,
@@ -281,6 +282,8 @@ class Broker:
         dispatcher = controllers.of_listeners()
         shared = servers.shared(dispatcher)
         enforce_client_quotas(controllers.services, self.metadata, dispatcher, shared)
+        if self._monitoring is not None:
+            self._monitoring.add_listeners(dispatcher, shared)
         await servers.open(self.config.controller_listeners, shared)
 
     async def _open_broker(self, servers: NodeServers, to_controller: NodeToController) -> None:
@@ -294,7 +297,8 @@ class Broker:
             on_lost=self.services.disconnected,
         )
         enforce_client_quotas(self.services, self.metadata, dispatcher, shared)
-        await self._serve_metrics(dispatcher, shared)
+        if self._monitoring is not None:
+            self._monitoring.add_listeners(dispatcher, shared)
         await servers.open(self.config.listeners, shared)
 
     def _give_back_memory(self) -> None:
@@ -304,27 +308,31 @@ class Broker:
         if self._role is not None and self._role.is_started:
             self._role.give_back_memory()
 
-    async def _serve_metrics(
-        self, dispatcher: Dispatcher[Services], shared: ConnectionShared
-    ) -> None:
-        """Start the metrics endpoint if it is configured; only then is prometheus-client
-        imported.
-        """
-        address = self.config.get_string("kbroker.metrics.listener")
-        if not address:
+    async def _serve_monitoring(self, logs: LogManager) -> None:
+        """Serve metrics and health if that is configured; only then is any of it imported."""
+        if not self.config.get_string("kbroker.metrics.listener"):
             return
-        from kbroker.server.metrics import MetricsSources
-        from kbroker.server.metrics_endpoint import MetricsEndpoint
+        from kbroker.node.monitoring import NodeMonitoring
 
-        dispatcher.times = {}
-        sources = MetricsSources(self.services, dispatcher, shared, self.stalls)
-        self._metrics = MetricsEndpoint(address, sources)
-        await self._metrics.start()
+        self._monitoring = NodeMonitoring(
+            self.config,
+            stalls=self.stalls,
+            memory=self.memory,
+            logs=logs,
+            failure=lambda: self.failure,
+            log=lambda: self._log,
+            role=lambda: self._role,
+            is_active_controller=self._is_active_controller if self.config.is_controller else None,
+        )
+        await self._monitoring.start()
+
+    def _is_active_controller(self) -> bool:
+        return self._controller is not None and self._controller.service.is_active
 
     @property
     def metrics_port(self) -> int | None:
-        """The port of the metrics endpoint, None without one."""
-        return None if self._metrics is None else self._metrics.port
+        """The port of metrics and health, None without one."""
+        return None if self._monitoring is None else self._monitoring.port
 
     def loop_exception(
         self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
@@ -368,8 +376,8 @@ class Broker:
         if self._servers is not None:
             self._servers.stop_accepting()
         self.stalls.stop()
-        if self._metrics is not None:
-            self._metrics.close()
+        if self._monitoring is not None:
+            self._monitoring.close()
 
     def kill(self) -> None:
         """Drop everything as a crash would: no flush, no checkpoints, no marker (for tests)."""

@@ -18,7 +18,7 @@ if sys.platform != "win32":
     import fcntl
 
 from kbroker import __version__
-from kbroker.log_lines import LineFormatter
+from kbroker.log_lines import JsonFormatter, LineFormatter
 from kbroker.metadata.image import Endpoint
 from kbroker.model import StartupError
 from kbroker.node.garbage import CollectorPolicy
@@ -41,16 +41,21 @@ STOP_AT_ONCE: Final = 130
 """Exit code after a second signal: the stop was not clean."""
 
 
-def serve(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
-    """Run a broker until a signal stops it. Returns the exit code."""
-    configure_logging(config.node_id, log_level)
+def serve(config: BrokerConfig, *, log_level: int = logging.INFO, logs_json: bool = False) -> int:
+    """Run a broker until a signal stops it. logs_json: every line is a JSON object, on standard
+    error. Returns the exit code.
+    """
+    configure_logging(config.node_id, log_level, is_json=logs_json)
     raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(config))
+            return runner.run(_serve(config, _log_line if logs_json else _print_line))
     except StartupError as error:
-        print(f"kbroker: {error}", file=sys.stderr)
+        if logs_json:
+            logger.critical("%s", error)
+        else:
+            print(f"kbroker: {error}", file=sys.stderr)
         return 1
 
 
@@ -64,12 +69,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def configure_logging(node_id: int, level: int) -> None:
+def configure_logging(node_id: int, level: int, *, is_json: bool = False) -> None:
     """Lines to standard error, the node in each, whatever text of a client is in them. Leaves a
     root logger alone that has handlers already.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter(LOG_FORMAT.format(node_id=node_id)))
+    plain = LineFormatter(LOG_FORMAT.format(node_id=node_id))
+    handler.setFormatter(JsonFormatter(node_id) if is_json else plain)
     logging.basicConfig(level=level, handlers=[handler])
 
 
@@ -105,7 +111,7 @@ def _grow_descriptor_table(room: int) -> None:
         os.close(fd)
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
     broker = Broker(config)
     asyncio.get_running_loop().set_exception_handler(broker.loop_exception)
     stopping = asyncio.Event()
@@ -132,7 +138,7 @@ async def _serve(config: BrokerConfig) -> int:
         call_later = asyncio.get_running_loop().call_later
         collector.collect_when_grown(call_later)
         collector.collect_at_rest(call_later, lambda: broker.stalls.resting)
-        _announce(broker)
+        _announce(broker, say)
         await asyncio.wait({failed, told}, return_when=asyncio.FIRST_COMPLETED)
     else:
         logger.info("stopping before the start is complete")
@@ -147,8 +153,18 @@ async def _serve(config: BrokerConfig) -> int:
     return 1 if broker.failure is not None else 0
 
 
-def _announce(broker: Broker) -> None:
-    """Print each listener with its advertised address; log that clients are not authenticated."""
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _log_line(line: str) -> None:
+    logger.info("%s", line)
+
+
+def _announce(broker: Broker, say: Callable[[str], None]) -> None:
+    """Say where each listener is and its advertised address; log that clients are not
+    authenticated.
+    """
     image, node_id = broker.metadata.image, broker.config.node_id
     told: dict[str, Endpoint] = {}
     for registrations in (image.brokers, image.controllers):
@@ -160,10 +176,9 @@ def _announce(broker: Broker) -> None:
         if endpoint is not None:
             where = Listener(endpoint.name, endpoint.host, endpoint.port, "")
             advertised = f"advertised as {where}"
-        print(
+        say(
             f"kbroker {__version__} listening on {listener}, {advertised}"
-            f" (node {node_id}, cluster {image.cluster_id})",
-            flush=True,
+            f" (node {node_id}, cluster {image.cluster_id})"
         )
     listeners = broker.bound_listeners
     logger.log(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from kbroker.metrics import Histogram
 from kbroker.model import InvariantError
 from kbroker.ports import ClosableOffload, Deferred, Random, TimerHandle, Timers, broker_stopping
 from kbroker.quorum.core_start import start_core
@@ -33,6 +34,7 @@ from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.voter_set import EndpointFields, VoterEndpoint
 from kbroker.quorum.raft_settings import raft_config
 from kbroker.quorum.state_machine_feed import StateMachineFeed, not_controller
+from kbroker.quorum.status import QuorumStatus, quorum_status
 from kbroker.quorum.storage import QuorumStorage, storage_from_config
 from kbroker.settings.broker import BrokerConfig
 
@@ -69,6 +71,8 @@ class QuorumDriver:
         self.feed.on_leader(self._log_leader)
         self.failure: BaseException | None = None
         """Why this node must stop; None while it need not."""
+        self.commit_seconds = Histogram()
+        """From an append of this leader to its commit."""
         self._fatal_listeners: list[Callable[[BaseException], None]] = []
         self._parked = ParkedRequests(self._abandoned)
         self._executor = EffectExecutor(
@@ -130,6 +134,11 @@ class QuorumDriver:
     def epoch(self) -> int:
         """The present epoch."""
         return self._core.quorum.epoch
+
+    @property
+    def status(self) -> QuorumStatus | None:
+        """What this node knows of the quorum; None before `start`."""
+        return None if self._raft is None else quorum_status(self._raft.quorum)
 
     @property
     def is_leader(self) -> bool:
@@ -286,9 +295,19 @@ class QuorumDriver:
         if not self.is_leader or self._has_ended:
             return Deferred.failed(not_controller())
         committed = self.feed.when_committed(self.next_offset + len(records) - 1)
+        self._measure(committed)
         for group in [records] if atomic else _groups(records):
             self._propose(group)
         return committed
+
+    def _measure(self, committed: Deferred[int]) -> None:
+        """Count how long an append takes until it is committed."""
+        begin_ms = self._timers.monotonic_ms()
+
+        def count(_: int) -> None:
+            self.commit_seconds.observe((self._timers.monotonic_ms() - begin_ms) / 1000)
+
+        committed.on_done(count, lambda _: None)
 
     def _propose(self, records: Sequence[bytes]) -> None:
         self.handle_event(lambda core, now_ms: core.propose(records, now_ms))

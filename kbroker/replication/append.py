@@ -19,14 +19,14 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.results import Appended, FlushDue, Refused
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin, ValidatedBatches
-from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError
 from kbroker.ports import Chained, Deferred, Timers, follow
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.partition import Partition, Role
+from kbroker.replication.partition import Partition
 from kbroker.replication.preparation import Preparation, Ready
 from kbroker.replication.purgatory import OffsetWaiter, PendingResponse, Purgatory
 from kbroker.replication.remote_replica import NEVER_MS
+from kbroker.replication.role import Role
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,6 @@ class Appender:
         "_purgatory",
         "_queues",
         "_timers",
-        "_traffic",
         "_when_flushed",
     )
 
@@ -73,10 +72,8 @@ class Appender:
         *,
         when_flushed: Callable[[PartitionLog, int, Callable[[bool], None]], None],
         on_storage_error: Callable[[Partition, OSError], None],
-        traffic: TopicTraffic,
     ) -> None:
         self._budget = LoopBudget(timers)
-        self._traffic = traffic
         self._timers = timers
         self._purgatory = purgatory
         self._preparation = preparation
@@ -97,6 +94,8 @@ class Appender:
         acks is -1 and a follower has not got the records yet. Never raises for what the client or
         the disk did: the result says it.
         """
+        traffic = partition.traffic
+        traffic.produces += 1
         if not partition.commits_alone or not request.is_plain or self._queues:
             refused = _check_partition(partition, batches, request)
             if refused is not None:
@@ -112,7 +111,6 @@ class Appender:
         if type(outcome) is Appended and partition.commits_alone:  # no Duplicate
             size = len(batches)
             partition.after_append(size, NEVER_MS)
-            traffic = self._traffic
             traffic.bytes_in += size
             traffic.messages_in += log.log_end_offset - outcome[0]  # its base offset
             return outcome
@@ -175,7 +173,7 @@ class Appender:
         """
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         if isinstance(ready, Refused):
-            return self._refused(log, ready)
+            return _refused(partition, log, ready)
         request = request.at(self._timers.now_ms())
         epoch = partition.leader_epoch
         outcome: Appended | FlushDue | Refused | Postponed
@@ -208,12 +206,12 @@ class Appender:
         they are on disk and replicated as far as flush.messages and the producer ask for.
         """
         if isinstance(outcome, Refused):
-            return self._refused(log, outcome)
+            return _refused(partition, log, outcome)
         appended = outcome.appended if isinstance(outcome, FlushDue) else outcome
         if not appended.duplicate:
             now_ms = self._timers.monotonic_ms() if partition.remotes else NEVER_MS
             partition.after_append(size, now_ms)
-            traffic = self._traffic
+            traffic = partition.traffic
             traffic.bytes_in += size
             traffic.messages_in += appended.last_offset - appended.base_offset + 1
         if isinstance(outcome, FlushDue):
@@ -221,14 +219,6 @@ class Appender:
         if request.acks != -1 or partition.high_watermark > appended.last_offset:
             return appended
         return _PendingAppend(self._purgatory, partition, appended).start(request.timeout_ms)
-
-    def _refused(self, log: PartitionLog, refused: Refused) -> Refused:
-        """The result for batches that the log or their validation refuses."""
-        if refused.error is not ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            self._traffic.failed_produces += 1
-        if refused.error not in _BEFORE_THE_LOG:
-            refused.log_start_offset = log.log_start_offset
-        return refused
 
     def _answer_when_flushed(
         self, partition: Partition, log: PartitionLog, appended: Appended, request: AppendRequest
@@ -252,6 +242,15 @@ class Appender:
         if request.acks == 0:
             return appended
         return answer.value if answer.done else answer
+
+
+def _refused(partition: Partition, log: PartitionLog, refused: Refused) -> Refused:
+    """The result for batches that the log or their validation refuses."""
+    if refused.error is not ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        partition.traffic.failed_produces += 1
+    if refused.error not in _BEFORE_THE_LOG:
+        refused.log_start_offset = log.log_start_offset
+    return refused
 
 
 def _check_partition(

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from kbroker.metrics import TopicTraffic
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, Timers, UnlimitedMemory
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -100,7 +99,6 @@ class FetchReader:
         "_purgatory",
         "_throttle",
         "_timers",
-        "_traffic",
         "memory",
     )
 
@@ -111,12 +109,10 @@ class FetchReader:
         on_storage_error: Callable[[Partition, OSError], None],
         purgatory: Purgatory,
         timers: Timers,
-        traffic: TopicTraffic,
         throttle: ReplicationThrottle,
         memory: Memory | None = None,
     ) -> None:
         self._throttle = throttle
-        self._traffic = traffic
         self.memory = memory or UnlimitedMemory()
         self._heavy: set[_PendingFetch] = set()
         self._find = find
@@ -324,8 +320,10 @@ class FetchReader:
         if isinstance(error, OSError):
             self._on_storage_error(partition, error)
             code = ErrorCode.KAFKA_STORAGE_ERROR
+            partition.traffic.failed_fetches += 1
         else:
             code = error.code
+            partition.traffic.failed_fetches += code == ErrorCode.CORRUPT_MESSAGE
             if code == ErrorCode.CORRUPT_MESSAGE and self._damages.get(name) != error.message:
                 self._damages[name] = error.message  # it is asked for again and again
                 logger.error("%s cannot be read: %s", name, error.message)
@@ -350,8 +348,8 @@ class FetchReader:
 
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
         """Partitions grouped by topic as they come; a full response keeps the request's order."""
-        self._traffic.bytes_out += progress.size_bytes
-        if context.fetch_set.replica_id >= 0 and self._throttle.is_active:
+        follows = context.fetch_set.replica_id >= 0
+        if follows and self._throttle.is_active:
             sent = (
                 (wanted.partition.topic_partition, data.records or b"")
                 for wanted, data in progress.outgoing.items()
@@ -371,6 +369,12 @@ class FetchReader:
                     else FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
                 )
             partitions.append(data)
+            if data.records and wanted.partition is not None:
+                traffic = wanted.partition.traffic
+                if follows:
+                    traffic.replication_bytes_out += size_of(data.records)
+                else:
+                    traffic.bytes_out += size_of(data.records)
             wanted.sent_high_watermark = data.high_watermark
             wanted.sent_log_start_offset = data.log_start_offset
         return FetchResponse(session_id=context.session_id, responses=responses)
@@ -381,11 +385,9 @@ class FetchReader:
         response = FetchResponse(session_id=context.session_id, responses=[])
         outgoing = iter(progress.outgoing.items())
         piece = _Progress()
-        piece.size_bytes = progress.size_bytes  # counted with the first piece
         while some := dict(islice(outgoing, STEP_ANSWERS)):
             piece.outgoing = some
             merge(response, self._respond(context, piece), ("responses", "partitions"), 1)
-            piece.size_bytes = 0
             yield None
         return response
 

@@ -27,7 +27,8 @@ from kbroker.replication.followed_partition import (
 from kbroker.replication.follower import Follower
 from kbroker.replication.follower_log import CORRUPT, FollowerLogs
 from kbroker.replication.follower_session import PartitionKey
-from kbroker.replication.partition import NO_LEADER, Partition, Role
+from kbroker.replication.partition import Partition
+from kbroker.replication.role import NO_LEADER, Role
 from kbroker.replication.time_slices import FairSlices, SlicedSteps
 
 logger = logging.getLogger(__name__)

@@ -148,6 +148,7 @@ class FollowerLogs:
             yield from self._append_piece(followed, piece)
             if _is_over(followed):
                 return
+            partition.traffic.replication_bytes_in += len(piece)
             partition.follower_advanced(change.high_watermark, len(piece))
         if is_first:
             partition.follower_advanced(change.high_watermark, 0)

@@ -17,6 +17,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.publisher import HostPartition, Order, RemovePartition, UpdateTopicConfig
+from kbroker.metrics import TopicTraffic
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -43,13 +44,14 @@ class HostedTopic:
     unopened: indexes of replicas that belong here but whose log directory is offline.
     """
 
-    __slots__ = ("name", "partitions", "topic_id", "unopened")
+    __slots__ = ("name", "partitions", "topic_id", "traffic", "unopened")
 
     def __init__(self, name: str, topic_id: Uuid) -> None:
         self.name = name
         self.topic_id = topic_id
         self.partitions: dict[int, Partition] = {}
         self.unopened: set[int] = set()
+        self.traffic = TopicTraffic()
 
 
 class Hosting:
@@ -91,6 +93,8 @@ class Hosting:
         self._leadership_callbacks: list[LeadershipCallback] = []
         self._watermarks: dict[TopicPartition, int] | None = None
         self._log_starts: dict[TopicPartition, int] = {}
+        self.former_traffic = TopicTraffic()
+        """Of the topics that are no longer here, so that counts of the broker never go back."""
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
         self.on_directory_failed: Callable[[Path], None] | None = None
         self.on_role: Callable[[Partition], object] = lambda partition: None
@@ -104,6 +108,10 @@ class Hosting:
 
     def topic_by_id(self, topic_id: Uuid) -> HostedTopic | None:
         return self._topics_by_id.get(topic_id)
+
+    def topics(self) -> list[HostedTopic]:
+        """Every topic with replicas here."""
+        return list(self._topics.values())
 
     def partition(self, topic_partition: TopicPartition) -> Partition | None:
         """A replica here, offline ones too."""
@@ -306,6 +314,7 @@ class Hosting:
             return None
         if self._watermarks is None:
             self._watermarks = self.logs.checkpoints.read_high_watermarks()
+        topic = self._topic_for(key.topic, order.topic_id)
         partition = Partition(
             key,
             order.topic_id,
@@ -314,9 +323,9 @@ class Hosting:
             high_watermark=self._watermarks.pop(key, 0),
             lag_max_ms=self._lag_max_ms,
             isr_ports=self._isr_ports,
+            traffic=topic.traffic,
         )
         self._log_starts[key] = log.log_start_offset
-        topic = self._topic_for(key.topic, order.topic_id)
         topic.partitions[key.partition] = partition
         topic.unopened.discard(key.partition)
         return partition
@@ -331,6 +340,8 @@ class Hosting:
     def _topic_for(self, name: str, topic_id: Uuid) -> HostedTopic:
         topic = self._topics.get(name)
         if topic is None or topic.topic_id != topic_id:
+            if topic is not None:
+                self.former_traffic.add(topic.traffic)
             topic = self._topics[name] = HostedTopic(name, topic_id)
             self._topics_by_id[topic_id] = topic
         return topic
@@ -352,6 +363,7 @@ class Hosting:
             topic.unopened.discard(key.partition)
             if not topic.partitions and not topic.unopened:
                 del self._topics[key.topic]
+                self.former_traffic.add(topic.traffic)
                 self._topics_by_id.pop(topic.topic_id, None)
             self._log_starts.pop(key, None)
             if partition is not None:

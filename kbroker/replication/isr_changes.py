@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from kbroker.metrics import IsrUpdates
 from kbroker.model import Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -26,15 +27,18 @@ _PartitionKey = tuple[Uuid, int]
 
 
 class IsrChanges:
-    """A `ProposalQueue`. on_submitted: called for each proposal that is to be sent."""
+    """A `ProposalQueue`. on_submitted: called for each proposal that is to be sent. updates: what
+    the controller answered.
+    """
 
-    __slots__ = ("_broker_id", "_in_flight", "_not_before_ms", "_unsent", "on_submitted")
+    __slots__ = ("_broker_id", "_in_flight", "_not_before_ms", "_unsent", "on_submitted", "updates")
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
         self._unsent: dict[_PartitionKey, tuple[ProposalOwner, IsrProposal]] = {}
         self._in_flight: dict[_PartitionKey, tuple[ProposalOwner, IsrProposal]] = {}
         self._not_before_ms: int | None = None
+        self.updates = IsrUpdates()
         self.on_submitted: Callable[[], None] = lambda: None
 
     @property
@@ -102,10 +106,13 @@ class IsrChanges:
                     continue
                 owner, proposal = found
                 if answer.error_code:
+                    self.updates.failed += 1
                     owner.isr_refused(proposal, ErrorCode(answer.error_code))
                     if key in self._unsent:
                         self._not_before_ms = now_ms + RETRY_MS
                 else:
+                    self.updates.expands += proposal.added is not None
+                    self.updates.shrinks += proposal.added is None
                     owner.isr_committed(
                         proposal,
                         answer.isr,

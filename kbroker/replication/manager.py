@@ -21,7 +21,7 @@ from kbroker.log.results import Refused
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.validator import AppendOrigin
 from kbroker.log_lines import LogThrottle, shown
-from kbroker.metrics import TopicTraffic
+from kbroker.metrics import IsrUpdates
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, OffloadFactory, Timers, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -63,7 +63,8 @@ class ReplicaManager:
     knows, isr_ports: see `Hosting`. offloads: makes the threads that blocking work is
     given to. slices: makes the slices that long work on the loop is cut into. fair_slices: what
     requests that take long are cut into; None: slices of real time, on timers. selector: from which
-    replica consumers read; None: from the leader.
+    replica consumers read; None: from the leader. isr_updates: what the controller answered to
+    proposals of ISRs; None on a broker that makes none.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ReplicaManager:
         slices: Callable[[], TimeSlices] = lambda: TimeSlices(None),
         fair_slices: FairSlices | None = None,
         selector: RackAwareSelector | None = None,
+        isr_updates: IsrUpdates | None = None,
     ) -> None:
         self.logs = logs
         self._timers = timers
@@ -102,13 +104,13 @@ class ReplicaManager:
         self._fetch_max_bytes = config.get_int("fetch.max.bytes")
         self.unpacking = Lock()  # one worker at a time unpacks: docs/adr/0016
         self.purgatory = Purgatory(timers)
-        self.traffic = TopicTraffic()
+        self.isr_updates = isr_updates or IsrUpdates()
         slots = config.get_int("max.incremental.fetch.session.cache.slots")
         self.sessions = FetchSessionCache(slots, random, memory, close=self._take_steps)
         self.throttles = ReplicationThrottles.from_broker(config)
         self._reader = FetchReader(
             find=self.find, on_storage_error=self.hosting.read_failed, purgatory=self.purgatory,
-            timers=timers, traffic=self.traffic, throttle=self.throttles.leader, memory=memory,
+            timers=timers, throttle=self.throttles.leader, memory=memory,
         )  # fmt: skip
         self._maintenance = Maintenance(
             node_id, logs, timers, config, offloads=offloads,
@@ -144,7 +146,6 @@ class ReplicaManager:
             ),
             when_flushed=self._maintenance.when_flushed,
             on_storage_error=self.hosting.read_failed,
-            traffic=self.traffic,
         )
 
     def _take_steps(self, steps: Iterator[None]) -> None:

@@ -16,8 +16,8 @@ Followers and ISR of a leader are in `isr`, the fetching of a follower is decide
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 
+from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.isr import (
@@ -30,14 +30,7 @@ from kbroker.replication.isr import (
 from kbroker.replication.remote_replica import RemoteReplica
 from kbroker.replication.replica_ends import ReplicaEnds
 from kbroker.replication.replica_log import ReplicaLog
-
-NO_LEADER = -1
-
-
-class Role(IntEnum):
-    OFFLINE = 0
-    FOLLOWER = 1
-    LEADER = 2
+from kbroker.replication.role import NO_LEADER, Role
 
 
 class Partition(ReplicaEnds):
@@ -57,6 +50,7 @@ class Partition(ReplicaEnds):
         "replicas",
         "role",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -69,8 +63,11 @@ class Partition(ReplicaEnds):
         high_watermark: int = 0,
         lag_max_ms: int = 30_000,
         isr_ports: IsrPorts | None = None,
+        traffic: TopicTraffic | None = None,
     ) -> None:
+        """traffic: the counts of the topic, which its partitions share."""
         super().__init__(topic_partition, log, high_watermark)
+        self.traffic = TopicTraffic() if traffic is None else traffic
         self.topic_id = topic_id
         self.node_id = node_id
         brokers, self._proposals = isr_ports or IsrPorts()

@@ -14,8 +14,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.schema import Records
 from kbroker.replication.fetch_set import FetchPartition, FetchSet
-from kbroker.replication.partition import Partition, Role
+from kbroker.replication.partition import Partition
 from kbroker.replication.replica_selector import ClosestReplica
+from kbroker.replication.role import Role
 from kbroker.replication.throttle import ReplicationThrottle
 
 PartitionData = FetchResponse.PartitionData

@@ -127,8 +127,9 @@ class Dispatcher(Generic[S]):
     """The handler table of one type of listener, at work.
 
     small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API
-    key. surprises: how many unexpected exceptions. times: by API key, from `dispatch` to the end of
-    `render`; None: not measured.
+    key. errors: how many were answered with an error as a whole, by API key and code. surprises:
+    how many unexpected exceptions. times: by API key, from `dispatch` to the end of `render`; None:
+    not measured.
     """
 
     __slots__ = (
@@ -138,6 +139,7 @@ class Dispatcher(Generic[S]):
         "_own_versions",
         "_routes",
         "_services",
+        "errors",
         "interceptors",
         "requests",
         "small_responses",
@@ -172,6 +174,7 @@ class Dispatcher(Generic[S]):
         self._large = LargeRequests(services)
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
+        self.errors: dict[tuple[int, int], int] = {}
         self.small_responses = small_responses(served)
         if forwarder is not None:
             self.small_responses |= forwarder.small_responses
@@ -435,8 +438,11 @@ class Dispatcher(Generic[S]):
         """The code and message that answer a request which failed with error. What is not a
         KafkaError is logged and counted.
         """
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        counted = int(handler.api_key), int(code)
+        self.errors[counted] = self.errors.get(counted, 0) + 1
         if isinstance(error, KafkaError) and not isinstance(error, Surprise):
-            return error.code, error.message
+            return code, error.message
         self.surprises += 1
         self._failures.log(
             context.arrived_ms,

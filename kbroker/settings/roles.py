@@ -22,7 +22,6 @@ ROLES: Final = "process.roles"
 LISTENERS: Final = "listeners"
 LISTENER_NAMES: Final = "controller.listener.names"
 INTER_BROKER: Final = "inter.broker.listener.name"
-METRICS: Final = "kbroker.metrics.listener"
 
 _ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
 
@@ -104,8 +103,6 @@ def role_warnings(config: RoleSettings) -> list[str]:
             f"{heartbeat} ({interval_ms}) should be at most half of {session} ({timeout_ms}), or "
             "the controller fences a broker between two heartbeats"
         )
-    if BROKER not in config.process_roles and config.get_string(METRICS):
-        lines.append(f"{METRICS} has no effect on a node that is a controller only")
     names = config.controller_listener_names
     if set(config.process_roles) == {BROKER} and len(names) > 1:
         lines.append(

@@ -136,6 +136,7 @@ OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
         ConfigKey("kbroker.descriptor.reserve", ConfigType.INT, "64", "[16,...]"),
         ConfigKey("kbroker.memory.limit.bytes", ConfigType.LONG, "268435456", "[1048576,...]"),
         ConfigKey("kbroker.metrics.listener", ConfigType.STRING, ""),
+        ConfigKey("kbroker.metrics.max.series", ConfigType.INT, "200000", "[1000,...]"),
         ConfigKey("kbroker.telemetry.receiver", ConfigType.STRING, ""),
         ConfigKey("kbroker.response.max.bytes", ConfigType.LONG, "67108864", "[1024,...]"),
         ConfigKey("kbroker.validate.records", ConfigType.BOOLEAN, "false"),

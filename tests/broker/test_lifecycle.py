@@ -376,6 +376,22 @@ def test_a_shutdown_that_no_controller_answers_fails() -> None:
     assert len(channel.heartbeats) == sent
 
 
+def test_the_silence_of_the_controller_is_measured() -> None:
+    world = World()
+    channel, lifecycle = world.channel, world.lifecycle
+    lifecycle.start()
+    world.timers.advance(700)
+    assert lifecycle.silent_ms == 0, "it has not been heard of yet"
+    channel.registrations[0].resolve(EPOCH)
+    world.timers.advance(300)
+    channel.heartbeats[-1][1].fail(NOT_CONTROLLER)
+    assert lifecycle.silent_ms == 300, "an error is no answer of the active controller"
+    world.timers.advance(100)
+    assert lifecycle.silent_ms == 400
+    channel.answer(FENCED)
+    assert lifecycle.silent_ms == 0
+
+
 def test_a_channel_that_raises_is_asked_again() -> None:
     world = World()
     world.lifecycle.start()

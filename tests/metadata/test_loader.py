@@ -51,6 +51,7 @@ def test_loading_publishes_once_and_then_each_batch() -> None:
     log.commit()  # a control batch
     log.commit(level("b"), level("c"), epoch=2)
     assert log.published == [] and log.loader.image.offset == -1
+    assert log.loader.last_offset == 3
     log.loader.caught_up()
     ((old, new),) = log.published
     assert (old.offset, new.offset, new.epoch) == (-1, 3, 2)
@@ -58,6 +59,8 @@ def test_loading_publishes_once_and_then_each_batch() -> None:
     log.commit(level("d"), epoch=2)
     assert log.published[1][0] is new
     assert log.published[1][1] is log.loader.image
+    log.commit(epoch=2)
+    assert (log.loader.image.offset, log.loader.last_offset) == (4, 5), "a control batch"
     assert "d" in log.loader.image.features
     log.commit(epoch=3)
     assert len(log.published) == 2

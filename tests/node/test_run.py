@@ -298,7 +298,7 @@ def test_a_metadata_log_that_cannot_be_written_during_the_start_ends_it(
 
     async def serve_at_most_20_s() -> int:
         async with asyncio.timeout(20):
-            return await run._serve(config)
+            return await run._serve(config, print)
 
     assert asyncio.run(serve_at_most_20_s()) == 1
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()

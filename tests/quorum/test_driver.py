@@ -128,6 +128,25 @@ def test_first_start(tmp_path: Path, timers: StillTimers) -> None:
     asyncio.run(script())
 
 
+def test_the_time_until_a_commit_is_measured(tmp_path: Path, timers: StillTimers) -> None:
+    async def script() -> None:
+        node = Node(tmp_path, timers)
+        assert node.driver.status is None
+        await node.start()
+        node.driver.append([b"a"])
+        timers.time_ms += 250
+        await node.settle()
+        measured = node.driver.commit_seconds
+        assert (measured.count, measured.total, measured.maximum) == (1, 0.25, 0.25)
+        status = node.driver.status
+        assert status is not None
+        assert (status.state, status.leader_id, status.voter_count) == ("leader", 1, 1)
+        assert status.high_watermark == status.log_end_offset == node.driver.next_offset
+        await node.stop()
+
+    asyncio.run(script())
+
+
 def test_each_life_has_its_epoch_and_begins_with_a_leader_change(
     tmp_path: Path, timers: StillTimers
 ) -> None:

@@ -92,14 +92,14 @@ def test_a_transactional_batch_of_a_plain_request_is_refused_before_anything_els
     )  # fmt: skip
     request = AppendRequest(-1, 1000, NOW_MS, 12, 2, None)
     led = world.host(0)
-    failed = world.replicas.traffic.failed_produces
     followed = world.host(1, leader=2, replicas=(1, 2))
     for partition in (led, followed):
         outcome = world.replicas.append_to(partition, bytearray(sent), request)
         assert not isinstance(outcome, Deferred)
         assert outcome.error is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (outcome.log_start_offset, outcome.error_message) == (-1, None)
-    assert world.replicas.traffic.failed_produces == failed
+    assert led.traffic is followed.traffic, "that of the topic"
+    assert (led.traffic.produces, led.traffic.failed_produces) == (2, 0)
     assert led.log.log_end_offset == 0
 
 

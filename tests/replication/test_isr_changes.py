@@ -220,3 +220,21 @@ def test_the_loop_sends_once_per_turn_and_again_after_a_failure() -> None:
     requests[2][1].fail(KafkaError(ErrorCode.NETWORK_EXCEPTION))
     timers.advance(RETRY_MS)
     assert len(requests) == 3, "closed"
+
+
+def test_answers_are_counted() -> None:
+    changes = IsrChanges(NODE_ID)
+    owner = Owner(changes)
+    shrinking = proposal(1)
+    shrinking.added = None
+    changes.submit(owner, proposal(0))
+    changes.submit(owner, shrinking)
+    changes.answered(answer(sent(changes), top=int(ErrorCode.STALE_BROKER_EPOCH)), 0)
+    updates = changes.updates
+    assert (updates.expands, updates.shrinks, updates.failed) == (0, 0, 0), "sent again"
+    changes.answered(answer(sent(changes, RETRY_MS)), RETRY_MS)
+    assert (updates.expands, updates.shrinks, updates.failed) == (1, 1, 0)
+    changes.submit(owner, proposal(0))
+    refusal = answer(sent(changes, RETRY_MS), ErrorCode.INVALID_UPDATE_VERSION)
+    changes.answered(refusal, RETRY_MS)
+    assert (updates.expands, updates.shrinks, updates.failed) == (1, 1, 1)

@@ -196,7 +196,5 @@ def test_a_broker_may_advertise_without_its_controllers() -> None:
 def test_what_is_taken_with_a_warning() -> None:
     slow = load({**BROKER, "broker.heartbeat.interval.ms": "5000"})
     assert any("at most half of broker.session.timeout.ms" in line for line in slow.warnings)
-    watched = load({**CONTROLLER, "kbroker.metrics.listener": "127.0.0.1:0"})
-    assert any("no effect on a node that is a controller only" in line for line in watched.warnings)
     several = load({**BROKER, "controller.listener.names": "C1,C2"})
     assert any("of which a broker uses the first, C1" in line for line in several.warnings)

@@ -20,7 +20,8 @@ from kbroker.ports import Deferred
 from kbroker.protocol.batch_header import BatchHeader
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.partition import Partition, Role
+from kbroker.replication.partition import Partition
+from kbroker.replication.role import Role
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.sim.group_clients import PARTITION, GroupClient, known, not_durable, reloaded

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from kbroker.model import TopicPartition
-from kbroker.replication.partition import Partition, Role
+from kbroker.replication.partition import Partition
+from kbroker.replication.role import Role
 from tests.sim.replication_broker import SimReplicaBroker
 
 

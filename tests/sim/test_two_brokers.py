@@ -14,7 +14,7 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.partition import Role
+from kbroker.replication.role import Role
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.sim.group_clients import GroupClient, known, not_durable, reloaded

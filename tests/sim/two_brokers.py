@@ -48,7 +48,8 @@ from kbroker.replication.append import PartitionAppendResult
 from kbroker.replication.isr import IsrPorts
 from kbroker.replication.isr_changes import RETRY_MS, IsrChanges
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.partition import Partition, Role
+from kbroker.replication.partition import Partition
+from kbroker.replication.role import Role
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig

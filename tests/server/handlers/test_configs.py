@@ -156,6 +156,7 @@ def test_every_key_of_the_broker_is_there(services: NodeServices) -> None:
         "kbroker.response.max.bytes",
         "kbroker.telemetry.receiver",
         "kbroker.metrics.listener",
+        "kbroker.metrics.max.series",
         "kbroker.validate.records",
     }
 

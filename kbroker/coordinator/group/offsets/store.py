@@ -89,6 +89,15 @@ class OffsetStore:
         """Topic, partition, offset of one group."""
         return self._offsets.get(group_id, {})
 
+    def walk(self) -> Iterator[tuple[str, str, int, OffsetCommitValue]]:
+        """Group, topic, partition and offset of all that is committed. The store may change between
+        two steps: what was added meanwhile may be left out.
+        """
+        for group_id in tuple(self._offsets):
+            for topic, partitions in tuple(self._offsets.get(group_id, {}).items()):
+                for partition, value in tuple(partitions.items()):
+                    yield group_id, topic, partition, value
+
     def groups(self) -> list[str]:
         """Groups with at least one committed offset."""
         return sorted(self._offsets)

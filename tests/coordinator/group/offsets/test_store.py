@@ -109,3 +109,26 @@ def test_whose_offset_it_is() -> None:
     topic = DeletedTopic("t", ID)
     assert topic.has(value(1)) and topic.has(value(1, ZERO_UUID))
     assert not topic.has(value(1, OTHER_ID))
+
+
+def test_a_walk_goes_on_while_the_store_changes() -> None:
+    store = OffsetStore()
+    for group in ("a", "b"):
+        for topic in ("t", "u"):
+            for partition in (0, 1):
+                store.replay(key(group, topic, partition), value(partition))
+    everything = [(*each[:3], each[3].offset) for each in store.walk()]
+    assert everything == [
+        (group, topic, partition, partition)
+        for group in ("a", "b")
+        for topic in ("t", "u")
+        for partition in (0, 1)
+    ]
+    walk = store.walk()
+    assert next(walk)[:3] == ("a", "t", 0)
+    store.replay(key("a", "new"), value(1))
+    store.replay(key("c"), value(1))
+    for topic in ("t", "u"):
+        for partition in (0, 1):
+            store.replay(key("b", topic, partition), None)
+    assert [each[:3] for each in walk] == [("a", "t", 1), ("a", "u", 0), ("a", "u", 1)]
