@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from . import archive, bundle, spark_conf
 from .archive.job import describe_check
 from .archive.options import ARCHIVE_OPTIONS, archive_options
+from .commands import COMMANDS, Command
 from .errors import JobError
 from .exactly_once.options import SINK_OPTIONS, sink_check
 from .java import java_problem
@@ -27,6 +28,7 @@ from .progress import Reporter, Style
 from .running import stop_on_signals
 from .session import open_session, started_by_spark_submit
 from .storage import absolute
+from .translate.options import TRANSLATE_OPTIONS, translate_options
 from .verify.options import VERIFY_OPTIONS, verify_options
 
 if TYPE_CHECKING:
@@ -67,11 +69,17 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
     _add_verify(verified)
     _add_lag(jobs.add_parser("lag", help="how far queries are behind, by partition"))
+    for command in COMMANDS.values():
+        _add_command(jobs.add_parser(command.name, help=command.help), command)
+    translated = jobs.add_parser("translate", help="a group's offsets in a copy of its topics")
+    _add_translate(translated)
     checked = jobs.add_parser("check", help="what a start of a job would do, without a change")
     of_job = checked.add_subparsers(dest="checked_job", required=True, metavar="JOB")
     _add_archive(of_job.add_parser("archive", help="the start of archive"))
     _add_verify(of_job.add_parser("verify", help="what verify would read"))
     _add_sink(of_job.add_parser("kafka-sink", help="the start of a query with kafka_sink"))
+    for command in COMMANDS.values():
+        _add_command(of_job.add_parser(command.name, help=f"the start of {command.name}"), command)
     bundled = jobs.add_parser("bundle", help="write the pack as a zip for spark-submit --py-files")
     bundled.add_argument("path", nargs="?", default=bundle.DEFAULT_NAME)
     conf = jobs.add_parser(
@@ -89,6 +97,11 @@ def _add_archive(job: argparse.ArgumentParser) -> None:
     job.epilog = ARCHIVE_EXAMPLES
     job.allow_abbrev = False
     add_options(job, ARCHIVE_OPTIONS)
+    _add_run_arguments(job)
+
+
+def _add_run_arguments(job: argparse.ArgumentParser) -> None:
+    """Of the jobs that run batches."""
     job.add_argument("--master", help="of the session (default: local[*])")
     job.add_argument("--json", action="store_true", help="print the summary as one line of JSON")
     job.add_argument(
@@ -97,6 +110,25 @@ def _add_archive(job: argparse.ArgumentParser) -> None:
         default="auto",
         help="of each batch, on standard error (default: a line in a terminal, else none)",
     )
+
+
+def _add_command(job: argparse.ArgumentParser, command: Command) -> None:
+    job.description = command.description
+    job.allow_abbrev = False
+    add_options(job, command.options)
+    _add_run_arguments(job)
+
+
+def _add_translate(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "The offsets of a consumer group in a copy of its topics, by the copy's offset map: the "
+        "group goes on there without a gap or a repeat. Without Spark; prints, and commits with "
+        "--execute."
+    )
+    job.allow_abbrev = False
+    add_options(job, TRANSLATE_OPTIONS)
+    job.add_argument("--execute", action="store_true", help="commit the offsets")
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
 
 
 def _add_verify(job: argparse.ArgumentParser) -> None:
@@ -131,7 +163,8 @@ def _add_sink(job: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run a command line (sys.argv by default). Returns the exit code."""
-    arguments, rest = parser(program).parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments, rest = parser(program).parse_known_args(_joined(words))
     try:
         return _run(arguments, rest)
     except JobError as error:
@@ -139,6 +172,16 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+
+
+def _joined(words: list[str]) -> list[str]:
+    """`dlq retry` as the name of one job. A second positional argument would take the value of
+    `--kafka.name value`, which argparse does not know.
+    """
+    at = 1 if words[:1] == ["check"] else 0
+    if words[at : at + 2] == ["dlq", "retry"]:
+        return [*words[:at], "dlq-retry", *words[at + 2 :]]
+    return words
 
 
 def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -150,9 +193,14 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return _verify(arguments, collect(VERIFY_OPTIONS, arguments, rest))
     if arguments.job == "lag":
         return _lag(arguments, collect(LAG_OPTIONS, arguments, rest))
+    if arguments.job == "translate":
+        return _translate(arguments, collect(TRANSLATE_OPTIONS, arguments, rest))
     if arguments.job == "check":
         print(_checked(arguments, rest))
         return 0
+    if arguments.job in COMMANDS:
+        command = COMMANDS[arguments.job]
+        return _command(arguments, command, collect(command.options, arguments, rest))
     values = collect(ARCHIVE_OPTIONS, arguments, rest)
     return _archive(arguments, archive_options(values), _session_settings(arguments, values))
 
@@ -161,6 +209,9 @@ def _checked(arguments: argparse.Namespace, rest: list[str]) -> str:
     """What the start of a job would do, in one line."""
     if arguments.checked_job == "archive":
         return describe_check(archive_options(collect(ARCHIVE_OPTIONS, arguments, rest)))
+    if arguments.checked_job in COMMANDS:
+        command = COMMANDS[arguments.checked_job]
+        return command.check(command.parse(collect(command.options, arguments, rest)))
     if arguments.checked_job == "verify":
         from .verify import job as verify_job  # which needs kbroker's client
 
@@ -229,5 +280,28 @@ def _lag(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
     from .lag import job as lag_job  # which needs kbroker's client
 
     report = lag_job.lag(lag_options(values))
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return 0
+
+
+def _command(arguments: argparse.Namespace, command: Command, values: Mapping[str, str]) -> int:
+    options = command.parse(values)
+    settings = _session_settings(arguments, values)
+    command.check(options)  # before Spark takes its seconds
+    reporter = Reporter(cast("Style", arguments.progress))
+    reporter.say("starting Spark; the first start fetches its Kafka connector")
+    stop = threading.Event()
+    with open_session(command.name, settings) as spark, stop_on_signals(stop):
+        report = command.run(spark, options, reporter, stop)
+    for note in report.notes:
+        print(f"{PROGRAM}: {note}", file=sys.stderr)
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return 0
+
+
+def _translate(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .translate.job import translate  # which needs kbroker's client
+
+    report = translate(translate_options(values), execute=arguments.execute)
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return 0

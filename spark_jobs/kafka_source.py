@@ -7,7 +7,8 @@ disk, where no number of records is given).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from .cluster import ClusterView, Subscription
@@ -23,6 +24,10 @@ DEFAULT_RECORDS: Final = 1_000_000
 """Records of a batch where sizes are not known."""
 
 FEWEST_RECORDS: Final = 1_000
+
+ARROW_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_BATCH_BYTES: Final = 16 * 1024 * 1024
+ARROW_BATCH_RECORDS: Final = 10_000
 
 BOOTSTRAP_OPTION: Final = Option(
     "kafka.bootstrap.servers",
@@ -135,3 +140,20 @@ def read_stream(
     if not {"startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"} & options.keys():
         reader = reader.option("startingOffsets", "earliest")
     return reader.options(**options).load()
+
+
+@contextmanager
+def arrow_batches(spark: SparkSession, record_bytes: float | None) -> Iterator[None]:
+    """Queries that start in this block get Arrow batches of about ARROW_BATCH_BYTES: of large
+    records fewer than ARROW_BATCH_RECORDS, as a batch of Arrow cannot have 2 GB.
+    """
+    if record_bytes is None:
+        yield
+        return
+    records = min(max(int(ARROW_BATCH_BYTES / record_bytes), 1), ARROW_BATCH_RECORDS)
+    before = spark.conf.get(ARROW_SETTING)
+    spark.conf.set(ARROW_SETTING, str(records))
+    try:
+        yield
+    finally:
+        spark.conf.set(ARROW_SETTING, before)

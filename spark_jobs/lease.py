@@ -74,16 +74,18 @@ def started_of(pid: int) -> str | None:
 class Lease:
     """The right to write to a folder, from `acquire` until `release`."""
 
-    def __init__(self, folder: Folder, name: str) -> None:
+    def __init__(self, folder: Folder, name: str, options: str = "--output") -> None:
+        """options: those that a second writer has to change."""
         self._folder = folder
         self._name = name
+        self._options = options
         self.lease_id = uuid.uuid4().hex
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def acquire(self) -> None:
         """Raises StartRefused while another process holds it."""
-        refuse_second_writer(self._folder, self._name)
+        refuse_second_writer(self._folder, self._name, self._options)
         self._write()
         self._thread.start()
 
@@ -135,8 +137,8 @@ def check_lease(folder: Folder, name: str, lease_id: str) -> None:
         )
 
 
-def refuse_second_writer(folder: Folder, name: str) -> None:
-    """Raises StartRefused while another process holds the folder."""
+def refuse_second_writer(folder: Folder, name: str, options: str = "--output") -> None:
+    """Raises StartRefused while another process holds the folder. options: as in `Lease`."""
     held = read_holder(folder, name)
     if held is None:
         return
@@ -144,7 +146,7 @@ def refuse_second_writer(folder: Folder, name: str) -> None:
     if reason is not None:
         raise StartRefused(
             f"a second writer to {folder}: {reason}. Two would repeat each other's records: stop "
-            "that one first, or name another --output"
+            f"that one first, or name another {options}"
         )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from .errors import JobError, first_cause
+from .progress import Progress, listen
+
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 POLL_S: Final = 0.3
@@ -60,3 +64,41 @@ def await_end(query: StreamingQuery, stop: threading.Event) -> None:
     except Exception:  # StreamingQueryException, or py4j's where the JVM was ended too
         if not stop.is_set():
             raise
+
+
+def run_query(
+    spark: SparkSession,
+    start: Callable[[], StreamingQuery],
+    failure_of_batch: Callable[[], Exception | None],
+    progress: Progress,
+    *,
+    query_name: str,
+    job: str,
+    stop: threading.Event,
+) -> None:
+    """Start a query and watch it to its end. failure_of_batch: what its batch function has raised.
+
+    Raises JobError if it failed: what the batch function raised, if that was it.
+    """
+    listener = listen(spark, progress, query_name=query_name)
+    try:
+        query = start()
+        try:
+            await_end(query, stop)
+        except Exception as error:  # StreamingQueryException, or py4j's
+            raise _reason(job, error, failure_of_batch()) from error
+        failure = failure_of_batch()  # while it was being stopped
+        # ConnectionError: the JVM was ended by the same signal.
+        if isinstance(failure, JobError | OSError) and not isinstance(failure, ConnectionError):
+            raise _reason(job, failure, failure)
+        progress.wait()
+    finally:
+        with suppress(Exception):  # py4j's, where the JVM has ended
+            spark.streams.removeListener(listener)
+
+
+def _reason(job: str, error: Exception, failure: Exception | None) -> JobError:
+    """What to raise for a query that failed: what its batch function raised, if that was it."""
+    if isinstance(failure, JobError):
+        return failure
+    return JobError(f"{job} stopped: {first_cause(failure or error)}")

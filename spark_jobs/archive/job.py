@@ -9,22 +9,22 @@ visible file, and the output itself says how far it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..checkpoint import format_offsets
 from ..errors import JobError, first_cause
-from ..kafka_source import read_stream, record_limit
-from ..progress import Progress, Reporter, Totals, listen
-from ..running import await_end
+from ..kafka_source import arrow_batches, read_stream, record_limit
+from ..progress import Progress, Reporter, Totals
+from ..running import run_query
 from ..session import check_kafka_source, ship
 from ..topic_checks import counted
 from .batches import ArchiveBatches, batches_of
 from .commits import Commit, newest_commit
 from .opening import Opened, check_start, opened
 from .options import ArchiveOptions
+from .start import JOB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,10 +37,6 @@ COLUMNS = (
 """Of the rows: binary, binary, array<struct<key string, value binary>>, string, int, long,
 timestamp, int (0 CreateTime, 1 LogAppendTime).
 """
-
-ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
-ARROW_BATCH_BYTES = 16 * 1024 * 1024
-ARROW_BATCH_RECORDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +97,15 @@ def archive(
     progress = Progress(options.query_name, reporter or Reporter("none"))
     with opened(options) as archive_:
         batches = _batches(archive_, progress, stopping.is_set)
-        listener = listen(spark, progress, query_name=options.query_name)
-        try:
-            query = start_archive(spark, archive_, batches)
-            try:
-                await_end(query, stopping)
-            except Exception as error:  # StreamingQueryException, or py4j's
-                raise _reason(error, batches.failure) from error
-            failure = batches.failure  # while it was being stopped
-            # ConnectionError: the JVM was ended by the same signal.
-            if isinstance(failure, JobError | OSError) and not isinstance(failure, ConnectionError):
-                raise _reason(failure, failure)
-            progress.wait()
-        finally:
-            with suppress(Exception):  # py4j's, where the JVM has ended
-                spark.streams.removeListener(listener)
+        run_query(
+            spark,
+            lambda: start_archive(spark, archive_, batches),
+            lambda: batches.failure,
+            progress,
+            query_name=options.query_name,
+            job=JOB,
+            stop=stopping,
+        )
         commit = newest_commit(archive_.output)
     return Summary(progress.totals, commit.records if commit is not None else 0, archive_.notes)
 
@@ -130,7 +120,7 @@ def start_archive(
     register(spark)
     try:
         check_kafka_source(spark)
-        with _arrow_batches(spark, archive_.view.record_bytes):
+        with arrow_batches(spark, archive_.view.record_bytes):
             return _writer(spark, archive_).foreachBatch(batches).start()
     except JobError:
         raise
@@ -157,23 +147,6 @@ def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
     return writer.trigger(processingTime=options.trigger)
 
 
-@contextmanager
-def _arrow_batches(spark: SparkSession, record_bytes: float | None) -> Iterator[None]:
-    """Queries that start in this block get Arrow batches of about ARROW_BATCH_BYTES: of large
-    records fewer than ARROW_BATCH_RECORDS, as a batch of Arrow cannot have 2 GB.
-    """
-    if record_bytes is None:
-        yield
-        return
-    records = min(max(int(ARROW_BATCH_BYTES / record_bytes), 1), ARROW_BATCH_RECORDS)
-    before = spark.conf.get(ARROW_SETTING)
-    spark.conf.set(ARROW_SETTING, str(records))
-    try:
-        yield
-    finally:
-        spark.conf.set(ARROW_SETTING, before)
-
-
 def _source_options(given: Mapping[str, str], archive_: Opened) -> dict[str, str]:
     """The source's options; a query that resumes begins at its own offsets."""
     starting = archive_.identity.starting
@@ -196,10 +169,3 @@ def _batches(
 
     batches.on_commit = count
     return batches
-
-
-def _reason(error: Exception, failure: Exception | None) -> JobError:
-    """What to raise for a query that failed: what its batch function raised, if that was it."""
-    if isinstance(failure, JobError):
-        return failure
-    return JobError(f"archive stopped: {first_cause(failure or error)}")

@@ -13,6 +13,8 @@ same transaction says which batch it was.
     tokens          tokens and claims: what the compacted topic `__spark_batches` holds
     token_log       reading it
     source_offsets  where a batch ends in its source
+    map_log         the offset map: what `__spark_offsets` holds
+    runs            which target offset each source offset became
     claims          one task attempt per target partition and transaction
     grant           what the driver lends to the tasks
     writer          rows of a task -> batches -> Produce requests

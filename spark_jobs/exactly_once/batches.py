@@ -71,7 +71,7 @@ class BatchBuffer:
         collected = self._open.get(topic_partition)
         if collected is None:
             collected = self._open[topic_partition] = _Open()
-        size_bytes = _estimate(record)
+        size_bytes = estimate(record)
         sealed: Sequence[SealedBatch] = ()
         if collected.records and collected.size_bytes + size_bytes > self._batch_bytes:
             sealed = self._seal(topic_partition, collected)
@@ -121,7 +121,7 @@ class BatchBuffer:
             yield SealedBatch(topic_partition, base_sequence, len(records), data)
             return
         if len(records) == 1:
-            raise _record_too_large(topic_partition, records[0], len(data), limit)
+            raise record_too_large(topic_partition, records[0], len(data), limit)
         half = len(records) // 2
         yield from self._batches(topic_partition, records[:half], base_sequence)
         following = (base_sequence + half) & MAX_SEQUENCE
@@ -136,7 +136,7 @@ class BatchBuffer:
             for record in iter_records(batch.data)
         ]
         if len(records) == 1:
-            raise _record_too_large(batch.topic_partition, records[0], len(batch.data), None)
+            raise record_too_large(batch.topic_partition, records[0], len(batch.data), None)
         half = len(records) // 2
         following = (batch.base_sequence + half) & MAX_SEQUENCE
         return [
@@ -145,7 +145,7 @@ class BatchBuffer:
         ]
 
 
-def _estimate(record: RecordFields) -> int:
+def estimate(record: RecordFields) -> int:
     """About the bytes that a record takes in a batch."""
     _, key, value, headers = record
     size_bytes = RECORD_OVERHEAD_BYTES
@@ -160,7 +160,7 @@ def _estimate(record: RecordFields) -> int:
     return size_bytes
 
 
-def _record_too_large(
+def record_too_large(
     topic_partition: TopicPartition, record: RecordFields, size_bytes: int, limit: int | None
 ) -> TaskFailure:
     timestamp, key, value, _ = record

@@ -53,7 +53,7 @@ def _describe(client: BlockingClient, check: SinkCheck) -> str:
         if why is not None:
             raise StartRefused(why)
     try:
-        token = _newest_token(client, check.query_name)
+        token = newest_token(client, check.query_name)
     except KafkaError as error:
         if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
             raise
@@ -92,8 +92,10 @@ def decided(query_name: str, token: Token | None, position: Position | None) -> 
     return f"{newest}; a start goes on at batch {batch_id}, which {action}"
 
 
-def _newest_token(client: BlockingClient, query_name: str) -> Token | None:
-    """Raises KafkaError of CONCURRENT_TRANSACTIONS while a transaction of the query is open."""
+def newest_token(client: BlockingClient, query_name: str) -> Token | None:
+    """The newest token of a query, None before its first batch; nothing is changed. Raises
+    KafkaError of CONCURRENT_TRANSACTIONS while a transaction of the query is open.
+    """
     try:
         count = client.retry(lambda: client.partition_count(TOKENS_TOPIC), is_final=is_missing)
     except KafkaError as error:

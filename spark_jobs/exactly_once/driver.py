@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kbroker.client.cluster import TopicPartition
@@ -40,10 +40,12 @@ from .errors import (
     task_failure,
 )
 from .grant import DEFAULT_LIMITS, Grant, WriterLimits
+from .map_log import map_records
 from .produce import produce
+from .runs import Run
 from .token_log import TokenLog, tokens_partition
 from .tokens import EndOffsets, Token, is_written
-from .topics import TOKENS_TOPIC, prepare_tokens_topic, target_topic
+from .topics import TOKENS_TOPIC, prepare_map_topic, prepare_tokens_topic, target_topic
 from .transaction import Producer, TransactionalProducer
 
 logger = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class QuerySettings:
 
     transaction_timeout_ms: a batch that takes longer is aborted by the broker. batch_retries: how
     often a batch is begun again. adopt_checkpoint: see `tokens.is_written`. commit_group: a
-    consumer group to which the source's end offsets are committed in each transaction.
+    consumer group to which the source's end offsets are committed in each transaction. map_topic:
+    gets the offset map of each batch, in its transaction; None for no map.
     """
 
     query_name: str
@@ -68,6 +71,7 @@ class QuerySettings:
     adopt_checkpoint: bool = False
     commit_group: str | None = None
     tokens_topic: str = TOKENS_TOPIC
+    map_topic: str | None = None
     transactional_id_prefix: str = "spark-"
     compression: Compression = Compression.LZ4
     limits: WriterLimits = DEFAULT_LIMITS
@@ -80,11 +84,14 @@ class QuerySettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task says at its end. failure: None if all its records are acknowledged."""
+    """What a task says at its end. failure: None if all its records are acknowledged. runs: of the
+    offset map, where the rows had their source offsets.
+    """
 
     records: Mapping[TopicPartition, int] = field(default_factory=dict)
     failure: Failure | None = None
     message: str = ""
+    runs: Mapping[TopicPartition, Sequence[Run]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,7 @@ class QueryDriver:
             client, settings.transactional_id, settings.transaction_timeout_ms
         )
         self._token_log: TokenLog | None = None
+        self._map_place: TopicPartition | None = None
         self._previous: Producer | None = None
         """The producer of the last transaction that this driver has ended."""
         self._began_s = 0.0
@@ -123,6 +131,18 @@ class QueryDriver:
         """Close the connections."""
         self._client.close()
 
+    def newest_token(self) -> Token | None:
+        """The newest token of the query, None before its first batch. What an earlier run left open
+        is ended, and a driver that still runs is fenced. Raises SinkError.
+        """
+        try:
+            token_log = self._tokens()
+            self._previous = self._transactions.init(self._previous)
+            return token_log.read()[0]
+        except KafkaError as error:
+            query_name = self._settings.query_name
+            raise self._explained(error, f"reading the token of query {query_name}") from error
+
     def write_batch(
         self,
         batch_id: int,
@@ -130,11 +150,12 @@ class QueryDriver:
         *,
         query_id: str = "",
         end_offsets: EndOffsets | None = None,
+        keeper_id: int | None = None,
     ) -> BatchReport:
         """Write a batch once, even if it was written before. Returns when it is committed.
 
         query_id: the checkpoint's, empty if unknown. end_offsets: for the token and commit_group.
-        Raises SinkError.
+        keeper_id: for the token, see `Token`. Raises SinkError.
         """
         began_s = self._client.clock.monotonic()
         last = ""
@@ -143,7 +164,8 @@ class QueryDriver:
                 logger.warning("batch %d begins again (attempt %d): %s", batch_id, attempt, last)
                 self._client.clock.sleep(RETRY_PAUSE_S)
             try:
-                records = self._attempt(batch_id, write, query_id, end_offsets or {})
+                token = Token(query_id, batch_id, 0, end_offsets or {}, keeper_id)
+                records = self._attempt(token, write)
             except _Restart as restart:
                 last = str(restart)
                 continue
@@ -157,12 +179,13 @@ class QueryDriver:
             f"the last time: {last}"
         )
 
-    def _attempt(
-        self, batch_id: int, write: WriteBatch, query_id: str, end_offsets: EndOffsets
-    ) -> int | None:
-        """One transaction. Returns the records written, None if the batch was written before."""
+    def _attempt(self, wanted: Token, write: WriteBatch) -> int | None:
+        """One transaction. Returns the records written, None if the batch was written before.
+        wanted: the batch's token, without its number of records.
+        """
+        batch_id = wanted.batch_id
         try:
-            grant = self._begin(batch_id, query_id)
+            grant = self._begin(batch_id, wanted.query_id)
         except KafkaError as error:
             raise self._explained(error, f"beginning batch {batch_id}") from error
         if grant is None:
@@ -185,9 +208,9 @@ class QueryDriver:
             raise _Restart(line) from error
         records = self._checked(batch_id, reports)
         self._warn_if_slow(batch_id)
-        token = Token(query_id, batch_id, records, end_offsets)
+        runs = {place: each for report in reports for place, each in report.runs.items()}
         try:
-            self._commit(grant, producer, token)
+            self._commit(grant, producer, replace(wanted, records=records), runs)
         except NoBroker as error:
             raise _Restart(f"committing: {error}") from error
         except KafkaError as error:
@@ -226,7 +249,10 @@ class QueryDriver:
             limits=settings.limits,
         )
         self._began_s = self._client.clock.monotonic()
-        self._transactions.add_partitions(producer, [*grant.partitions(), grant.tokens])
+        written = [*grant.partitions(), grant.tokens]
+        if self._map_place is not None:
+            written.append(self._map_place)
+        self._transactions.add_partitions(producer, written)
         return grant
 
     def _tokens(self) -> TokenLog:
@@ -239,30 +265,49 @@ class QueryDriver:
                 TopicPartition(settings.tokens_topic, partition),
                 settings.transactional_id,
             )
+            if settings.map_topic is not None:
+                count = prepare_map_topic(self._client, settings.map_topic)
+                partition = tokens_partition(settings.transactional_id, count)
+                self._map_place = TopicPartition(settings.map_topic, partition)
         return self._token_log
 
     # commit and fence
 
-    def _commit(self, grant: Grant, producer: Producer, token: Token) -> None:
+    def _commit(
+        self,
+        grant: Grant,
+        producer: Producer,
+        token: Token,
+        runs: Mapping[TopicPartition, Sequence[Run]],
+    ) -> None:
         settings = self._settings
-        key = settings.transactional_id.encode()
+        if self._map_place is not None:
+            for number, value in enumerate(map_records(token.batch_id, runs)):
+                self._write_record(producer, self._map_place, value, number)
+        self._write_record(producer, grant.tokens, token.encode(), 0)
+        if settings.commit_group is not None and token.end_offsets:
+            self._transactions.commit_offsets(producer, settings.commit_group, token.end_offsets)
+        self._transactions.commit(producer)
+
+    def _write_record(
+        self, producer: Producer, place: TopicPartition, value: bytes, sequence: int
+    ) -> None:
+        """A record of the driver's own in the transaction. Its key is the transactional id."""
+        settings = self._settings
         batch = build_batch(
-            [(int(time.time() * 1000), key, token.encode(), ())],
+            [(int(time.time() * 1000), settings.transactional_id.encode(), value, ())],
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            base_sequence=0,
+            base_sequence=sequence,
             is_transactional=True,
         )
         produce(
             self._client,
-            grant.tokens,
+            place,
             batch,
             timeout_ms=settings.limits.produce_timeout_ms,
             transactional_id=settings.transactional_id,
         )
-        if settings.commit_group is not None and token.end_offsets:
-            self._transactions.commit_offsets(producer, settings.commit_group, token.end_offsets)
-        self._transactions.commit(producer)
 
     def _commit_failed(self, batch_id: int, error: KafkaError) -> Exception:
         """What to raise. Whether the transaction was committed may be unknown then."""

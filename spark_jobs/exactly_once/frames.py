@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from .arrow_map import map_in_arrow
 from .errors import SinkError
-from .rows import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE
+from .rows import HEADERS, KEY, PARTITION, SOURCE_OFFSET, TIMESTAMP, TOPIC, VALUE
 from .tasks import AddPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+OFFSET: Final = "offset"
+"""The column that becomes SOURCE_OFFSET, where an offset map is written."""
 SOURCE_TIMESTAMP: Final = "timestamp"
 """The column that becomes TIMESTAMP, under the name that Spark's Kafka source gives it."""
 
@@ -29,13 +31,15 @@ class Layout:
     of a target partition into one task; `keep` leaves them where they are, for frames in which each
     target partition is in one Spark partition already (checked while writing). order_by: columns by
     which the rows of a target partition are sorted. tasks: of the shuffle, None for one per target
-    partition, at most spark.sql.shuffle.partitions.
+    partition, at most spark.sql.shuffle.partitions. has_offsets: rows carry their
+    source offsets (column `offset`, long), for the offset map.
     """
 
     topic: str | None
     arrangement: Arrangement = "shuffle"
     order_by: tuple[str, ...] = ()
     tasks: int | None = None
+    has_offsets: bool = False
 
 
 def arranged(frame: DataFrame, layout: Layout, partition_counts: Mapping[str, int]) -> DataFrame:
@@ -115,6 +119,8 @@ def record_columns(schema: StructType, layout: Layout) -> list[Column]:
         if not _are_headers(fields[HEADERS].dataType):
             take(HEADERS, (), advice)
         columns.append(F.col(fields[HEADERS].name).alias(HEADERS))
+    if layout.has_offsets and take(OFFSET, (T.LongType,), "make it a long"):
+        columns.append(F.col(fields[OFFSET].name).alias(SOURCE_OFFSET))
     return columns
 
 

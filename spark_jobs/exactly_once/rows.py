@@ -23,9 +23,11 @@ TIMESTAMP: Final = "timestamp_ms"
 KEY: Final = "key"
 VALUE: Final = "value"
 HEADERS: Final = "headers"
+SOURCE_OFFSET: Final = "source_offset"
 """Columns of the rows that reach a task: topic string (absent if there is one topic), partition
 int, timestamp_ms long (absent: the time of writing), key and value binary, headers
-array<struct<key string, value binary>> (absent: none). Key and value may be null.
+array<struct<key string, value binary>> (absent: none), source_offset long (absent: no offset map
+is written). Key and value may be null.
 """
 
 
@@ -53,6 +55,15 @@ def rows(
     headers = header_lists(batch.column(names.index(HEADERS))) if HEADERS in names else [()] * count
     targets = _targets(batch, topic, partitions)
     return zip(targets, zip(timestamps, keys, values, headers, strict=True), strict=True)
+
+
+def source_offsets(batch: pa.RecordBatch) -> list[int]:
+    """The column source_offset. Raises ValueError for a null."""
+    values = _integers(batch.column(batch.schema.names.index(SOURCE_OFFSET)))
+    offsets = [value for value in values if value is not None]
+    if len(offsets) != len(values):
+        raise ValueError("a row has no source offset")
+    return offsets
 
 
 def _targets(

@@ -25,6 +25,7 @@ from .frames import Arrangement, Layout, arranged
 from .grant import Grant
 from .tasks import REPORT_SCHEMA, WriteTask, reports_of
 from .tokens import EndOffsets
+from .topics import MAP_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,6 +105,7 @@ def kafka_sink(
     end_offsets: OffsetsOfBatch | None = None,
     query_id: str | None = None,
     adopt_checkpoint: bool = False,
+    has_offset_map: bool = False,
     open_socket: OpenSocket = open_plain_socket,
 ) -> KafkaSink:
     """A function for `foreachBatch` that writes to one topic, or to several by the column `topic`.
@@ -113,7 +115,9 @@ def kafka_sink(
     query_name: one running query, one name; it makes the transactional id. arrangement, order_by,
     tasks: see `Layout`. transaction_timeout_ms, batch_retries, commit_group, adopt_checkpoint: see
     `QuerySettings`. end_offsets: for the token and for commit_group, which needs it. query_id: of
-    the checkpoint; Spark is asked for it. open_socket: see `OpenSocket`.
+    the checkpoint; Spark is asked for it. has_offset_map: write which offset of the target each
+    offset of the source became (column `offset`) into `__spark_offsets`. open_socket: see
+    `OpenSocket`.
 
     Raises SinkError for options that contradict each other. Nothing is connected to before the
     first batch.
@@ -140,8 +144,9 @@ def kafka_sink(
         adopt_checkpoint=adopt_checkpoint,
         commit_group=commit_group,
         compression=Compression[compression.upper()],
+        map_topic=MAP_TOPIC if has_offset_map else None,
     )
-    layout = Layout(topic, arrangement, tuple(order_by), tasks)
+    layout = Layout(topic, arrangement, tuple(order_by), tasks, has_offset_map)
     address = replace(ClusterAddress(bootstrap_servers), open_socket=open_socket)
     return KafkaSink(SinkSettings(address, query, layout, query_id, end_offsets))
 

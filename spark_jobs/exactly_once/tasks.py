@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -17,15 +18,20 @@ from .driver import TaskReport
 from .errors import Failure, TaskFailure
 from .grant import Grant
 from .partitioner import partition_for
-from .rows import KEY, PARTITION, TOPIC, VALUE, binary_values, rows
+from .rows import KEY, PARTITION, SOURCE_OFFSET, TOPIC, VALUE, binary_values, rows, source_offsets
+from .runs import Run, Span, add_span, joined
 from .writer import TaskWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
 
-REPORT_SCHEMA: Final = "topic string, partition int, records long, failure string, message string"
-"""A row per partition that the task wrote to, or one row with its failure."""
+REPORT_SCHEMA: Final = (
+    "topic string, partition int, records long, failure string, message string, runs string"
+)
+"""A row per partition that the task wrote to, or one row with its failure. runs: of the offset map,
+as JSON, empty where the rows do not have their source offsets.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,14 @@ def write_rows(
     """
     client = BlockingClient(grant.address)
     writer = TaskWriter(grant, client, Claims(client, grant, task=task, attempt=uuid.uuid4().hex))
+    sources: dict[TopicPartition, list[Span]] = {}
     try:
         for batch in batches:
-            _write_batch(grant, writer, batch, topic)
-        return TaskReport(writer.finish())
+            _write_batch(grant, writer, batch, topic, sources)
+        records = writer.finish()
+        targets = writer.target_offsets() if sources else {}
+        runs = {place: joined(spans, targets[place]) for place, spans in sources.items()}
+        return TaskReport(records, runs=runs)
     except TaskFailure as failure:
         return TaskReport(failure=failure.failure, message=failure.message)
     except JobError as error:  # no broker answers
@@ -68,15 +78,25 @@ def write_rows(
 
 
 def _write_batch(
-    grant: Grant, writer: TaskWriter, batch: pa.RecordBatch, topic: str | None
+    grant: Grant,
+    writer: TaskWriter,
+    batch: pa.RecordBatch,
+    topic: str | None,
+    sources: dict[TopicPartition, list[Span]],
 ) -> None:
+    """sources: gets the source offsets of the rows, where the record batch has them."""
     known: set[TopicPartition] = set()
     try:
+        offsets = iter(source_offsets(batch)) if SOURCE_OFFSET in batch.schema.names else None
         for target, record in rows(batch, topic=topic, now_ms=int(time.time() * 1000)):
             if target not in known:
                 _check_target(grant, target)
                 known.add(target)
             writer.write(target, record)
+            if offsets is not None:
+                spans = sources.setdefault(target, [])
+                following = spans[-1].sequence + spans[-1].length if spans else 0
+                add_span(spans, following, next(offsets))
     except ValueError as error:  # rows that cannot be records
         raise TaskFailure(Failure.FATAL, str(error)) from error
 
@@ -108,6 +128,7 @@ def report_rows(report: TaskReport) -> pa.RecordBatch:
             [0],
             [report.failure.value],
             [report.message],
+            [None],
         ]
     else:
         written = sorted(report.records.items())
@@ -117,8 +138,9 @@ def report_rows(report: TaskReport) -> pa.RecordBatch:
             [records for _, records in written],
             [None] * len(written),
             [None] * len(written),
+            [json.dumps(report.runs.get(partition, ())) for partition, _ in written],
         ]
-    types = [pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string()]
+    types = [pa.string(), pa.int32(), pa.int64(), *[pa.string()] * 3]
     names = [column.split()[0] for column in REPORT_SCHEMA.split(", ")]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=names)
@@ -131,7 +153,9 @@ def reports_of(rows: Iterable[Row]) -> list[TaskReport]:
         if row.failure is not None:
             reports.append(TaskReport(failure=Failure(row.failure), message=row.message))
         else:
-            reports.append(TaskReport({TopicPartition(row.topic, row.partition): row.records}))
+            place = TopicPartition(row.topic, row.partition)
+            runs = [Run(*each) for each in json.loads(row.runs)]
+            reports.append(TaskReport({place: row.records}, runs={place: runs} if runs else {}))
     return reports
 
 

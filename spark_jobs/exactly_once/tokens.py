@@ -25,34 +25,38 @@ EndOffsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A batch that is in the topic. query_id: of the checkpoint, empty if unknown."""
+    """A batch that is in the topic. query_id: of the checkpoint, empty if unknown. keeper_id: the
+    producer id of a copy that keeps its source's offsets (`restore.kept`), None for others.
+    """
 
     query_id: str
     batch_id: int
     records: int
     end_offsets: EndOffsets = field(default_factory=dict)
+    keeper_id: int | None = None
 
     def encode(self) -> bytes:
         """The record's value."""
-        return json.dumps(
-            {
-                "version": TOKEN_VERSION,
-                "query_id": self.query_id,
-                "batch_id": self.batch_id,
-                "records": self.records,
-                "end_offsets": {
-                    topic: {str(partition): offset for partition, offset in offsets.items()}
-                    for topic, offsets in self.end_offsets.items()
-                },
+        fields: dict[str, object] = {
+            "version": TOKEN_VERSION,
+            "query_id": self.query_id,
+            "batch_id": self.batch_id,
+            "records": self.records,
+            "end_offsets": {
+                topic: {str(partition): offset for partition, offset in offsets.items()}
+                for topic, offsets in self.end_offsets.items()
             },
-            separators=(",", ":"),
-        ).encode()
+        }
+        if self.keeper_id is not None:
+            fields["keeper_id"] = self.keeper_id
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Token:
         """Raises SinkError for a value that is no token."""
         try:
             fields = json.loads(value)
+            keeper_id = fields.get("keeper_id")
             return cls(
                 str(fields["query_id"]),
                 int(fields["batch_id"]),
@@ -61,6 +65,7 @@ class Token:
                     str(topic): {int(partition): int(offset) for partition, offset in ends.items()}
                     for topic, ends in fields["end_offsets"].items()
                 },
+                None if keeper_id is None else int(keeper_id),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             raise SinkError(

@@ -23,7 +23,7 @@ PROPAGATION_S: Final = 3.0
 
 TOKENS_TOPIC: Final = "__spark_batches"
 TOKENS_PARTITIONS: Final = 4
-TOKENS_REPLICATION: Final = 3
+MAX_REPLICATION: Final = 3
 TOKENS_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     # A claim counts while its transaction is open, at most transaction.max.timeout.ms (15 minutes
@@ -31,6 +31,13 @@ TOKENS_CONFIGS: Final[Mapping[str, str]] = {
     "min.compaction.lag.ms": "3600000",
     # The log is read from its start by each new driver: small segments, so that it is compacted.
     "segment.bytes": "16777216",
+}
+
+MAP_TOPIC: Final = "__spark_offsets"
+MAP_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "2592000000",  # 30 days
+    "segment.bytes": "67108864",
 }
 
 
@@ -107,13 +114,25 @@ def prepare_tokens_topic(client: BlockingClient, name: str) -> int:
 
     Raises SinkError if it cannot be created, or if its tokens would expire.
     """
+    count = _prepare(client, name, TOKENS_CONFIGS)
+    check_tokens_policy(client, name)
+    return count
+
+
+def prepare_map_topic(client: BlockingClient, name: str) -> int:
+    """Create the topic of offset maps if it does not exist; returns its partition count. Raises
+    SinkError.
+    """
+    return _prepare(client, name, MAP_CONFIGS)
+
+
+def _prepare(client: BlockingClient, name: str, configs: Mapping[str, str]) -> int:
     try:
         client.retry(lambda: client.partition_count(name), is_final=is_missing)
     except KafkaError as error:
         if not is_missing(error):
             raise sink_error(error, f"looking topic {name} up") from error
-        _create(client, name)
-    check_tokens_policy(client, name)
+        create_topic(client, name, TOKENS_PARTITIONS, configs)
     try:
         return client.retry(lambda: client.partition_count(name))
     except KafkaError as error:
@@ -130,16 +149,19 @@ def check_tokens_policy(client: BlockingClient, name: str) -> None:
         )
 
 
-def _create(client: BlockingClient, name: str) -> None:
+def create_topic(
+    client: BlockingClient, name: str, partition_count: int, configs: Mapping[str, str]
+) -> None:
+    """Create a topic with up to MAX_REPLICATION replicas, unless it exists. Raises SinkError."""
     request = CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.CreatableTopic(
                 name=name,
-                num_partitions=TOKENS_PARTITIONS,
-                replication_factor=min(TOKENS_REPLICATION, max(client.broker_count(), 1)),
+                num_partitions=partition_count,
+                replication_factor=min(MAX_REPLICATION, max(client.broker_count(), 1)),
                 configs=[
                     CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
-                    for key, value in TOKENS_CONFIGS.items()
+                    for key, value in configs.items()
                 ],
             )
         ],
@@ -155,5 +177,5 @@ def _create(client: BlockingClient, name: str) -> None:
     try:
         client.retry(create)
     except KafkaError as error:
-        raise sink_error(error, f"creating topic {name} for the tokens of batches") from error
-    logger.info("created topic %s for the tokens of batches", name)
+        raise sink_error(error, f"creating topic {name}") from error
+    logger.info("created topic %s with %d partitions", name, partition_count)

@@ -26,6 +26,7 @@ from .produce import (
     produce,
     produce_request,
 )
+from .runs import Span, add_span
 
 GROUP_BYTES: Final = 1024 * 1024
 """Small batches of one leader share a request up to this size."""
@@ -50,6 +51,7 @@ class TaskWriter:
         self._claims = claims
         self._buffer = BatchBuffer(grant)
         self._in_flight: dict[int, _InFlight] = {}
+        self._acknowledged: dict[TopicPartition, list[Span]] = {}
 
     def write(self, topic_partition: TopicPartition, record: RecordFields) -> None:
         """Take a row; batches that are full are sent. Raises TaskFailure and AttemptRefused."""
@@ -65,6 +67,19 @@ class TaskWriter:
         for node_id in list(self._in_flight):
             self._settle(node_id)
         return self._buffer.record_counts()
+
+    def target_offsets(self) -> dict[TopicPartition, list[Span]]:
+        """By partition: the offsets that the records have in the target, after `finish`."""
+        found: dict[TopicPartition, list[Span]] = {}
+        for partition, spans in self._acknowledged.items():
+            merged = found[partition] = list[Span]()
+            for span in sorted(spans):
+                add_span(merged, *span)
+        return found
+
+    def _acknowledge(self, batch: SealedBatch, base_offset: int) -> None:
+        spans = self._acknowledged.setdefault(batch.topic_partition, [])
+        add_span(spans, batch.base_sequence, base_offset, batch.record_count)
 
     def _send(self, sealed: Sequence[SealedBatch]) -> None:
         self._claims.ensure(list(dict.fromkeys(batch.topic_partition for batch in sealed)))
@@ -122,9 +137,12 @@ class TaskWriter:
             if outcome is None:
                 self._redeliver(batch, None)
                 continue
-            refusal = answer_error(batch.topic_partition, outcome.get(batch.topic_partition))
-            if refusal is not None:
+            answer = outcome.get(batch.topic_partition)
+            refusal = answer_error(batch.topic_partition, answer)
+            if refusal is not None or answer is None:
                 self._redeliver(batch, refusal)
+            else:
+                self._acknowledge(batch, answer.base_offset)
 
     def _redeliver(self, batch: SealedBatch, refusal: KafkaError | None) -> None:
         """Send a batch until it is acknowledged. refusal: its first response; None if there was no
@@ -136,13 +154,14 @@ class TaskWriter:
                     self._client.forget_leaders()
                 if not refusal.code.retriable:
                     raise refusal
-            produce(
+            base_offset = produce(
                 self._client,
                 batch.topic_partition,
                 batch.data,
                 timeout_ms=self._grant.limits.produce_timeout_ms,
                 transactional_id=self._grant.transactional_id,
             )
+            self._acknowledge(batch, base_offset)
         except KafkaError as failure:
             if failure.code not in _TOO_LARGE:
                 raise task_failure(failure, f"writing to {batch.topic_partition}") from failure

@@ -1,5 +1,5 @@
 """`kbroker groups`: list, delete, delete-offsets, export; describe, members, lag and reset-offsets
-are in `descriptions`, `members`, `lag` and `resets`.
+are in `descriptions`, `members`, `lag` and `resets`; translate is in `translation`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kbroker.cli.groups.offsets import group_offsets
 from kbroker.cli.groups.resets import EPILOG as RESET_EPILOG
 from kbroker.cli.groups.resets import reset_offsets, write_offsets
 from kbroker.cli.groups.share import delete_share_offsets, is_share_group
+from kbroker.cli.groups.translation import TRANSLATE_EPILOG, translate
 from kbroker.cli.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -44,6 +45,7 @@ app.command("describe", epilog=DESCRIBE_EPILOG)(describe)
 app.command("members", epilog=MEMBERS_EPILOG)(members)
 app.command("lag", epilog=LAG_EPILOG)(lag)
 app.command("reset-offsets", epilog=RESET_EPILOG)(reset_offsets)
+app.command("translate", epilog=TRANSLATE_EPILOG)(translate)
 
 
 LIST_EPILOG = """

@@ -17,6 +17,7 @@ from spark_jobs.exactly_once.errors import Failure, SinkError
 from spark_jobs.exactly_once.grant import Grant
 from spark_jobs.exactly_once.partitioner import partition_for
 from spark_jobs.exactly_once.rows import PARTITION
+from spark_jobs.exactly_once.runs import Run
 from spark_jobs.exactly_once.tasks import (
     REPORT_SCHEMA,
     AddPartition,
@@ -117,6 +118,52 @@ def test_reports_are_rows() -> None:
     counts = {TopicPartition("t", 1): 5, TopicPartition("t", 0): 2**40}
     found = through_rows(TaskReport(counts))
     assert {key: value for report in found for key, value in report.records.items()} == counts
+    runs = {TopicPartition("t", 1): [Run(5, 0, 3), Run(9, 2**40, 1)]}
+    assert through_rows(TaskReport({TopicPartition("t", 1): 4}, runs=runs)) == [
+        TaskReport({TopicPartition("t", 1): 4}, runs=runs)
+    ]
+
+
+def test_rows_with_source_offsets_have_runs(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
+    """Two tasks' worth of rows in several record batches; the topic has a record before them."""
+
+    def records() -> Iterator[Any]:
+        for offsets in ([3, 4], [5, 9]):
+            columns = [
+                pa.array([0] * 2, pa.int32()),
+                pa.array([b"v"] * 2, pa.binary()),
+                pa.array(offsets, pa.int64()),
+            ]
+            names = ["partition", "value", "source_offset"]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    write_batch(kafka_broker, kafka_topic, batches(0))
+    client = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
+    driver = QueryDriver(client, QuerySettings(f"runs-{kafka_topic}", (kafka_topic,)))
+    reports: list[TaskReport] = []
+
+    def write(grant: Grant) -> list[TaskReport]:
+        reports[:] = [write_rows(grant, records(), topic=kafka_topic, task=0)]
+        return reports
+
+    driver.write_batch(0, write)
+    driver.close()
+    # Three rows and a marker are before them.
+    assert reports[0].runs == {TopicPartition(kafka_topic, 0): [Run(3, 4, 3), Run(9, 7, 1)]}
+
+
+def test_a_row_without_a_source_offset_is_refused(
+    kafka_broker: EmbeddedBroker, kafka_topic: str
+) -> None:
+    columns = [
+        pa.array([0], pa.int32()),
+        pa.array([b"v"], pa.binary()),
+        pa.array([None], pa.int64()),
+    ]
+    names = ["partition", "value", "source_offset"]
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    with pytest.raises(SinkError, match="a row has no source offset"):
+        write_batch(kafka_broker, kafka_topic, iter([batch]))
 
 
 @pytest.mark.parametrize("has_key", [False, True])

@@ -19,6 +19,8 @@ def test_a_token_comes_back() -> None:
     token = Token(ID, 7, 1200, {"orders": {0: 10, 11: 2**40}})
     assert Token.decode(token.encode()) == token
     assert Token.decode(Token("", 0, 0).encode()) == Token("", 0, 0)
+    keeper = Token(ID, 0, 0, keeper_id=2**40)
+    assert Token.decode(keeper.encode()) == keeper
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"batch_id":"x"}', b"\xff", b"null"])

@@ -41,7 +41,19 @@ def write(cluster: ScriptedCluster, grant: Grant = GRANT) -> dict[TopicPartition
     writer = TaskWriter(grant, client, Claims(client, grant, task=0, attempt="a"))
     for partition, value in ROWS:
         writer.write(TopicPartition("out", partition), (0, None, value, ()))
-    return writer.finish()
+    counts = writer.finish()
+    check_target_offsets(cluster, writer)
+    return counts
+
+
+def check_target_offsets(cluster: ScriptedCluster, writer: TaskWriter) -> None:
+    """They say where the n-th row of each partition is."""
+    for (topic, partition), spans in writer.target_offsets().items():
+        there = {
+            record.offset: record.value for record in cluster.log(topic, partition).all_records()
+        }
+        offsets = [span.offset + index for span in spans for index in range(span.length)]
+        assert [there[offset] for offset in offsets] == WANTED[partition]
 
 
 def written(cluster: ScriptedCluster) -> list[list[bytes | None]]:

@@ -1,0 +1,186 @@
+"""The decision of a start of a streaming copy: whether the tokens in the target's cluster, the
+checkpoint and the source tell one story. Pure; carrying it out is in `opening`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..checkpoint import Offsets, QueryLog
+from ..cluster import Topics
+from ..errors import StartRefused
+from ..exactly_once.tokens import Token
+from ..identity import Identity
+from ..topic_checks import Finding, check_topics
+from .options import ResumeFrom
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a start finds. target, checkpoint: as messages name them. token: the newest of the
+    query, None before its first batch. topics: of the source.
+    """
+
+    job: str
+    query_name: str
+    target: str
+    checkpoint: str
+    topics: Topics
+    identity: Identity | None = None
+    log: QueryLog = field(default_factory=lambda: QueryLog(-1, -1, {}))
+    token: Token | None = None
+    has_unknown_checkpoint: bool = False
+    fail_on_data_loss: bool = True
+    resume_from: ResumeFrom | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a start does: begin, continue the checkpoint's query, or begin another query at
+    `positions`. is_adopted: the newest token is another query's, after a resume. notes: lines for
+    the user.
+    """
+
+    action: Literal["begin", "continue", "resume"]
+    positions: Offsets = field(default_factory=dict)
+    is_adopted: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def query_id(identity: Identity) -> str:
+    """What the tokens of a checkpoint's query say."""
+    return f"{identity.checkpoint_id}-{identity.query}"
+
+
+def decide(found: Situation) -> Plan:
+    """The plan. Raises StartRefused."""
+    _refuse_foreign(found)
+    if found.resume_from is not None:
+        return _resume(found)
+    identity, token = found.identity, found.token
+    if identity is None:
+        if token is None:
+            return Plan("begin")
+        raise StartRefused(
+            f"query {found.query_name} wrote up to batch {token.batch_id} of {found.target}, and "
+            f"its checkpoint {found.checkpoint} is missing or another: beginning anew would repeat "
+            "records. --resume-from output goes on behind that batch; or name another --queryName"
+        )
+    is_adopted = _refuse_other_times(found, identity)
+    return Plan("continue", is_adopted=is_adopted, notes=_refuse_topics(found, identity))
+
+
+def _refuse_foreign(found: Situation) -> None:
+    identity = found.identity
+    if found.has_unknown_checkpoint:
+        raise StartRefused(
+            f"{found.checkpoint} is a checkpoint that {found.job} did not make (no identity.json): "
+            "name another --checkpoint"
+        )
+    if identity is not None and identity.job != found.job:
+        raise StartRefused(
+            f"{found.checkpoint} is the checkpoint of the job {identity.job}: name another "
+            "--checkpoint"
+        )
+    if identity is not None and identity.output != found.target:
+        raise StartRefused(
+            f"{found.checkpoint} belongs to {identity.output}, not to {found.target}: name the "
+            "--checkpoint that belongs to it"
+        )
+
+
+def _refuse_other_times(found: Situation, identity: Identity) -> bool:
+    """Token and checkpoint must be of the same moment. Returns whether the token is adopted."""
+    token, log = found.token, found.log
+    if token is None:
+        if log.committed < 0:
+            return False
+        raise StartRefused(
+            f"{found.checkpoint} is at batch {log.committed}, but {found.target} has no batch of "
+            f"query {found.query_name}: its cluster or its topic of tokens is another. "
+            "--resume-from earliest copies from the first offset, --resume-from checkpoint goes on "
+            "without what is missing"
+        )
+    if token.query_id != query_id(identity):
+        if identity.query > 1 and log.committed < 0:
+            return True
+        raise StartRefused(
+            f"query {found.query_name} wrote up to batch {token.batch_id} of {found.target} with "
+            f"another checkpoint than {found.checkpoint}: use that one, another --queryName, or "
+            "--resume-from output to go on behind that batch"
+        )
+    if token.batch_id < log.committed:
+        raise StartRefused(
+            f"{found.checkpoint} is at batch {log.committed}, {found.target} at {token.batch_id}: "
+            "going on would leave records out. --resume-from output goes on where the target is"
+        )
+    if token.batch_id > log.planned:
+        raise StartRefused(
+            f"{found.checkpoint} is older than {found.target} (batch {log.planned} and "
+            f"{token.batch_id}): going on would repeat or lose records. --resume-from output goes "
+            "on where the target is"
+        )
+    return False
+
+
+def _refuse_topics(found: Situation, identity: Identity) -> tuple[str, ...]:
+    """Raises for topics that are no longer what they were; gives notes on what is ignored."""
+    position = found.log.position or identity.starting
+    findings = check_topics(identity.topics, position, found.topics)
+    refused = [
+        finding
+        for finding in findings
+        if found.fail_on_data_loss or finding.kind in ("recreated", "shrunk")
+    ]
+    if refused:
+        raise StartRefused(_refusal(found, refused[0], len(refused)))
+    return tuple(finding.text for finding in findings)
+
+
+def _refusal(found: Situation, finding: Finding, count: int) -> str:
+    ways = {
+        "recreated": "--resume-from earliest copies the new topic behind the old records",
+        "shrunk": "--resume-from earliest copies the new topic behind the old records",
+        "truncated": "--failOnDataLoss false goes on behind the gap",
+        "not read": f"add {finding.topic} to --subscribe, or pass --failOnDataLoss false",
+    }
+    more = f" (and {count - 1} more topics)" if count > 1 else ""
+    return f"{finding.text}{more}. {ways[finding.kind]}"
+
+
+def _resume(found: Situation) -> Plan:
+    """Another query from where the user wants; partitions that are not named begin at the first
+    offset.
+    """
+    sources: dict[str, Offsets] = {
+        "output": _token_offsets(found.token),
+        "checkpoint": found.log.position,
+        "earliest": {},
+    }
+    wanted = sources[found.resume_from or "earliest"]
+    if found.resume_from != "earliest" and not wanted:
+        place = found.target if found.resume_from == "output" else found.checkpoint
+        raise StartRefused(f"--resume-from {found.resume_from}: {place} has no offsets to go on at")
+    known = found.identity.topics if found.identity is not None else {}
+    findings = check_topics(known, wanted, found.topics)
+    again = {finding.topic for finding in findings if finding.kind in ("recreated", "shrunk")}
+    positions = {
+        topic: {
+            partition: first
+            if topic in again
+            else min(
+                max(wanted.get(topic, {}).get(partition, first), first), facts.latest[partition]
+            )
+            for partition, first in facts.earliest.items()
+        }
+        for topic, facts in found.topics.items()
+    }
+    notes = tuple(f"resuming although {finding.text}" for finding in findings)
+    return Plan("resume", positions, is_adopted=found.token is not None, notes=notes)
+
+
+def _token_offsets(token: Token | None) -> Offsets:
+    if token is None:
+        return {}
+    return {topic: dict(offsets) for topic, offsets in token.end_offsets.items()}

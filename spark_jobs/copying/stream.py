@@ -1,0 +1,165 @@
+"""The query of a streaming copy, and what happens in each batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..checkpoint import format_offsets
+from ..cluster import Topics, look
+from ..errors import JobError, StartRefused, first_cause
+from ..exactly_once.driver import BatchReport
+from ..identity import read_identity, write_identity
+from ..kafka_source import arrow_batches, read_stream, record_limit
+from ..lease import check_lease
+from ..progress import Progress, Reporter, Totals
+from ..running import StopRequested, run_query
+from ..session import check_kafka_source, ship
+from ..storage import Folder
+from .opening import LEASE, Opened
+from .options import StreamOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+class BatchWriter(Protocol):
+    """Writes a batch exactly once; picklable."""
+
+    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> BatchReport:
+        """topics: of the source, as they are now; empty if it cannot be asked. Raises JobError."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+@dataclass
+class CopyBatches:
+    """The function of the query's foreachBatch. Its state is in the target and the checkpoint.
+
+    is_stopping, on_batch: only called in the process that made it.
+    """
+
+    options: StreamOptions
+    checkpoint: Folder
+    lease_id: str
+    write: BatchWriter
+    is_stopping: Callable[[], bool] | None = None
+    on_batch: Callable[[BatchReport], None] | None = None
+    failure: Exception | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "is_stopping": None, "on_batch": None, "failure": None}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Copy a batch, unless the target has it. Raises JobError, StopRequested or what Spark
+        raises; readers of committed records see nothing of the batch then, or all of it.
+        """
+        try:
+            if self.is_stopping is not None and self.is_stopping():
+                raise StopRequested
+            self._copy(frame, batch_id)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _copy(self, frame: DataFrame, batch_id: int) -> None:
+        check_lease(self.checkpoint, LEASE, self.lease_id)
+        identity = read_identity(self.checkpoint)
+        topics = self._look({} if identity is None else identity.topics)
+        report = self.write(frame, batch_id, topics)
+        if identity is not None:
+            write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
+        if self.on_batch is not None:
+            self.on_batch(report)
+
+    def _look(self, known: Topics) -> Topics:
+        """The topics now; empty if the cluster cannot be asked. Raises StartRefused for a topic
+        that was created again while the query runs.
+        """
+        options = self.options
+        try:
+            topics = look(options.servers, options.subscription, "PLAINTEXT").topics
+        except JobError:  # Spark itself waits for brokers that restart
+            return {}
+        for name, facts in topics.items():
+            before = known.get(name)
+            if before is not None and before.topic_id != facts.topic_id:
+                raise StartRefused(
+                    f"topic {name} was deleted and created again while it was copied: nothing of "
+                    "this batch is visible. --resume-from earliest copies the new topic behind the "
+                    "old records"
+                )
+        return topics
+
+
+def run_copy(
+    spark: SparkSession,
+    opened: Opened,
+    write: BatchWriter,
+    *,
+    reporter: Reporter | None,
+    stop: threading.Event | None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> Totals:
+    """Run the query of an opened copy: to the end of what there is now, or with a trigger until
+    `stop` is set. Raises JobError.
+    """
+    stopping = stop if stop is not None else threading.Event()
+    options = opened.options
+    progress = Progress(options.query_name, reporter or Reporter("none"))
+    batches = CopyBatches(
+        options, opened.checkpoint, opened.lease_id, write, stopping.is_set, on_batch
+    )
+    try:
+        run_query(
+            spark,
+            lambda: _start(spark, opened, batches),
+            lambda: batches.failure,
+            progress,
+            query_name=options.query_name,
+            job=options.job,
+            stop=stopping,
+        )
+    finally:
+        write.close()
+    return progress.totals
+
+
+def _start(spark: SparkSession, opened: Opened, batches: Callable[..., None]) -> StreamingQuery:
+    """Raises JobError."""
+    options = opened.options
+    ship(spark)
+    try:
+        check_kafka_source(spark)
+        given = dict(options.source_options)
+        if opened.identity.starting:
+            given = {name: v for name, v in given.items() if not name.startswith("starting")}
+            given["startingOffsets"] = format_offsets(opened.identity.starting)
+        frame = read_stream(
+            spark,
+            options.servers,
+            options.subscription,
+            given,
+            record_limit(options.source_options, options.max_bytes_per_trigger, opened.view),
+        )
+        writer = (
+            frame.writeStream.queryName(options.query_name)
+            .option("checkpointLocation", opened.query.uri)
+            .foreachBatch(batches)
+        )
+        if options.trigger is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=options.trigger)
+        with arrow_batches(spark, opened.view.record_bytes):
+            return writer.start()
+    except JobError:
+        raise
+    except Exception as error:  # pyspark's own, and Java's through py4j
+        raise JobError(f"{options.job} cannot start: {first_cause(error)}") from error

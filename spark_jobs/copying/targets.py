@@ -1,0 +1,184 @@
+"""The topics that a copy writes: looked up, created, grown, and their settings copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse
+
+from ..errors import JobError
+from ..exactly_once.errors import SinkError, sink_error
+from ..exactly_once.topics import (
+    TOPIC_RESOURCE,
+    TargetTopic,
+    create_topic,
+    describe_topic,
+    target_topic,
+)
+from ..topic_checks import counted
+from ..wire.client import BlockingClient
+from ..wire.offsets import is_missing
+
+DYNAMIC_TOPIC_CONFIG: Final = 1
+"""The source of a configuration that was set for the topic itself."""
+
+SET: Final = 0
+"""The operation of IncrementalAlterConfigs."""
+
+NOT_COPIED: Final = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "message.timestamp.difference.max.ms",
+        "message.timestamp.type",
+        "unclean.leader.election.enable",
+        "min.insync.replicas",
+    }
+)
+"""What MirrorMaker 2 leaves out by default (`config.properties.exclude`), for the same reasons: it
+belongs to the cluster, or would change timestamps.
+"""
+
+RESTORED_CONFIGS: Final = {"retention.ms": "-1"}
+"""Of a topic that is created for old records, which the default retention would delete at once."""
+
+
+def find_target(client: BlockingClient, name: str) -> TargetTopic | None:
+    """A topic that is to be written; None if it does not exist. Raises SinkError."""
+    try:
+        client.retry(lambda: client.partition_count(name), is_final=is_missing)
+    except KafkaError as error:
+        if is_missing(error):
+            return None
+        raise sink_error(error, f"looking topic {name} up") from error
+    return target_topic(client, name)
+
+
+def check_target(client: BlockingClient, target: TargetTopic, partition_count: int) -> list[str]:
+    """Whether records of a topic with so many partitions can be copied as they are; gives notes.
+    Raises JobError.
+    """
+    if target.partition_count < partition_count:
+        raise JobError(
+            f"topic {target.name} has {counted(target.partition_count, 'partition')}, the source "
+            f"{partition_count}: add partitions, or name another topic"
+        )
+    configs = describe_topic(
+        client, target.name, ["message.timestamp.type", "cleanup.policy", "retention.ms"]
+    )
+    if configs.get("message.timestamp.type") == "LogAppendTime":
+        raise JobError(
+            f"topic {target.name} has message.timestamp.type=LogAppendTime, which replaces the "
+            "times of records: set CreateTime"
+        )
+    retention = configs.get("retention.ms", "-1")
+    if "delete" in configs.get("cleanup.policy", "") and retention != "-1":
+        return [
+            f"topic {target.name} has retention.ms={retention}: the brokers delete records that "
+            "are older"
+        ]
+    return []
+
+
+def create_target(
+    client: BlockingClient, name: str, partition_count: int, configs: Mapping[str, str]
+) -> TargetTopic:
+    """Create a topic and wait until it can be looked up. Raises SinkError."""
+    create_topic(client, name, partition_count, configs)
+    return target_topic(client, name)
+
+
+def add_partitions(client: BlockingClient, name: str, count: int) -> None:
+    """Give a topic so many partitions. Raises SinkError."""
+    request = CreatePartitionsRequest(
+        topics=[
+            CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        ],
+        timeout_ms=30_000,
+        validate_only=False,
+    )
+
+    def add() -> None:
+        response = client.any(request, CreatePartitionsResponse, max_version=3)
+        (result,) = response.results
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):
+            raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
+
+    def is_there() -> None:
+        if client.partition_count(name) < count:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+
+    try:
+        client.retry(add)
+        client.retry(is_there)
+    except KafkaError as error:
+        raise sink_error(error, f"adding partitions to topic {name}") from error
+
+
+def own_configs(client: BlockingClient, name: str) -> dict[str, str]:
+    """What was set for a topic itself and is copied: without NOT_COPIED. Raises SinkError."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+            )
+        ]
+    )
+
+    def describe() -> DescribeConfigsResponse.DescribeConfigsResult:
+        response = client.any(request, DescribeConfigsResponse, max_version=4)
+        (result,) = response.results
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
+        return result
+
+    try:
+        result = client.retry(describe)
+    except KafkaError as error:
+        raise sink_error(error, f"reading the configurations of topic {name}") from error
+    return {
+        config.name: config.value
+        for config in result.configs
+        if config.config_source == DYNAMIC_TOPIC_CONFIG
+        and config.value is not None
+        and not config.is_sensitive
+        and config.name not in NOT_COPIED
+    }
+
+
+def set_configs(client: BlockingClient, name: str, configs: Mapping[str, str]) -> None:
+    """Set configurations of a topic; the others stay. Raises SinkError."""
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=TOPIC_RESOURCE,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequest.AlterableConfig(
+                        name=key, config_operation=SET, value=value
+                    )
+                    for key, value in sorted(configs.items())
+                ],
+            )
+        ],
+        validate_only=False,
+    )
+
+    def alter() -> None:
+        response = client.any(request, IncrementalAlterConfigsResponse, max_version=1)
+        (result,) = response.responses
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), result.error_message or "")
+
+    try:
+        client.retry(alter)
+    except KafkaError as error:
+        raise SinkError(f"setting the configurations of topic {name}: {error}") from error

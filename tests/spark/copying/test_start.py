@@ -1,0 +1,100 @@
+"""Whether checkpoint, tokens and source of a streaming copy tell one story."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_jobs.checkpoint import QueryLog
+from spark_jobs.cluster import TopicFacts
+from spark_jobs.copying.start import Plan, Situation, decide, query_id
+from spark_jobs.errors import StartRefused
+from spark_jobs.exactly_once.tokens import Token
+from spark_jobs.identity import Identity
+
+TOPICS = {"orders": TopicFacts("aa", {0: 0, 1: 0}, {0: 100, 1: 50})}
+ENDS = {"orders": {0: 60, 1: 30}}
+IDENTITY = Identity("5f", "mirror", "host:1", batch_id=7, topics=TOPICS)
+LOG = QueryLog(7, 7, {7: ENDS})
+TOKEN = Token(query_id(IDENTITY), 7, 90, ENDS)
+NEW = Situation("mirror", "m", "host:1", "/cp", TOPICS)
+RUNS = replace(NEW, identity=IDENTITY, log=LOG, token=TOKEN)
+
+
+def test_the_ways_to_begin_and_to_go_on() -> None:
+    assert decide(NEW) == Plan("begin")
+    assert decide(RUNS) == Plan("continue")
+    before_the_first_batch = replace(RUNS, log=QueryLog(-1, -1, {}), token=None)
+    assert decide(before_the_first_batch) == Plan("continue")
+    after_the_commit = replace(RUNS, log=QueryLog(8, 7, {8: ENDS, 7: ENDS}))
+    for batch_id in (7, 8):
+        assert decide(replace(after_the_commit, token=replace(TOKEN, batch_id=batch_id)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"identity": None, "has_unknown_checkpoint": True}, "mirror did not make"),
+        ({"identity": replace(IDENTITY, job="archive")}, "checkpoint of the job archive"),
+        ({"identity": replace(IDENTITY, output="other:1")}, "belongs to other:1, not to host:1"),
+        ({"identity": None, "log": QueryLog(-1, -1, {})}, "is missing or another"),
+        ({"token": None}, "has no batch of query m"),
+        ({"token": replace(TOKEN, query_id="77-1")}, "with another checkpoint than /cp"),
+        ({"token": replace(TOKEN, batch_id=6)}, "would leave records out"),
+        ({"token": replace(TOKEN, batch_id=8)}, "is older than host:1"),
+        ({"topics": {}}, "not read any more. add orders"),
+        (
+            {"topics": {"orders": replace(TOPICS["orders"], topic_id="bb")}},
+            "deleted and created again",
+        ),
+        (
+            {"topics": {"orders": replace(TOPICS["orders"], earliest={0: 70, 1: 0})}},
+            "10 offsets were deleted unread. --failOnDataLoss false",
+        ),
+    ],
+)
+def test_contradictions(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(StartRefused, match=why):
+        decide(replace(RUNS, **changes))  # type: ignore[arg-type]
+
+
+def test_data_loss_that_is_accepted_is_a_note() -> None:
+    lossy = replace(
+        RUNS,
+        topics={"orders": replace(TOPICS["orders"], earliest={0: 70, 1: 0})},
+        fail_on_data_loss=False,
+    )
+    plan = decide(lossy)
+    assert (plan.action, len(plan.notes)) == ("continue", 1)
+
+
+def test_resuming() -> None:
+    lost = replace(NEW, token=TOKEN)
+    plan = decide(replace(lost, resume_from="output"))
+    assert plan == Plan("resume", ENDS, is_adopted=True)
+    assert decide(replace(RUNS, resume_from="earliest")).positions == {"orders": {0: 0, 1: 0}}
+    assert decide(replace(RUNS, token=None, resume_from="checkpoint")) == Plan("resume", ENDS)
+    for situation, place in ((NEW, "output"), (lost, "checkpoint")):
+        with pytest.raises(StartRefused, match="has no offsets to go on at"):
+            decide(replace(situation, resume_from=place))  # type: ignore[arg-type]
+
+
+def test_resuming_is_within_what_the_topics_have() -> None:
+    topics = {
+        "orders": TopicFacts("aa", {0: 70, 1: 0, 2: 4}, {0: 100, 1: 50, 2: 9}),
+        "new": TopicFacts("cc", {0: 3}, {0: 8}),
+    }
+    plan = decide(replace(NEW, token=TOKEN, topics=topics, resume_from="output"))
+    assert plan.positions == {"orders": {0: 70, 1: 30, 2: 4}, "new": {0: 3}}
+    again = {"orders": TopicFacts("bb", {0: 0, 1: 0}, {0: 100, 1: 50})}
+    recreated = decide(replace(RUNS, topics=again, resume_from="output"))
+    assert recreated.positions == {"orders": {0: 0, 1: 0}}
+
+
+def test_the_first_batch_after_a_resume_adopts_the_token() -> None:
+    resumed = replace(IDENTITY, query=2, batch_id=-1)
+    fresh = replace(RUNS, identity=resumed, log=QueryLog(-1, -1, {}))
+    assert decide(fresh).is_adopted
+    with pytest.raises(StartRefused, match="with another checkpoint"):
+        decide(replace(fresh, log=QueryLog(0, 0, {0: ENDS})))

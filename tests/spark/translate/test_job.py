@@ -1,0 +1,174 @@
+"""`translate` on a real broker, with a copy that was written without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from os import urandom
+
+import pytest
+
+from kbroker.model import TopicPartition
+from kbroker.protocol.batch_builder import build_batch
+from kbroker.testing import EmbeddedBroker
+from spark_jobs.copying.origins import Origin, Registration, register
+from spark_jobs.copying.targets import create_target
+from spark_jobs.errors import JobError, StartRefused
+from spark_jobs.exactly_once.driver import QueryDriver, QuerySettings
+from spark_jobs.exactly_once.produce import produce
+from spark_jobs.exactly_once.tasks import write_rows
+from spark_jobs.exactly_once.topics import MAP_TOPIC
+from spark_jobs.translate.job import first_record, translate
+from spark_jobs.translate.options import TranslateOptions, translate_options
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.groups import commit_offsets, committed_offsets
+from tests.spark.copying.records import content, records_of
+
+pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def client(kafka_broker: EmbeddedBroker) -> Iterator[BlockingClient]:
+    made = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def source(client: BlockingClient) -> str:
+    """A topic with ten records."""
+    name = f"source-{urandom(4).hex()}"
+    create_target(client, name, 1, {})
+    append(client, name, range(10))
+    return name
+
+
+@pytest.fixture
+def other(client: BlockingClient) -> str:
+    """A topic that is not copied."""
+    name = f"other-{urandom(4).hex()}"
+    create_target(client, name, 1, {})
+    return name
+
+
+def append(client: BlockingClient, topic: str, numbers: range) -> None:
+    batch = build_batch([(number, None, b"%d" % number, ()) for number in numbers])
+    produce(client, TopicPartition(topic, 0), batch, timeout_ms=10_000)
+
+
+class Copy:
+    """Copies a topic as `mirror` does, a batch at a time."""
+
+    def __init__(self, client: BlockingClient, source: str, *, is_registered: bool = True) -> None:
+        self.client = client
+        self.source = source
+        self.target = f"copy-{source}"
+        self.name = f"query-{source}"
+        create_target(client, self.target, 1, {})
+        settings = QuerySettings(self.name, (self.target,), map_topic=MAP_TOPIC)
+        self.driver = QueryDriver(client, settings)
+        self.batch_id = -1
+        if is_registered:
+            one = Registration(self.name, self.target, (Origin("here", source),))
+            register(client, one, settings.transactional_id)
+
+    def write(self, numbers: range, end: int) -> None:
+        self.batch_id += 1
+        columns = [
+            pa.array([0] * len(numbers), pa.int32()),
+            pa.array([b"%d" % number for number in numbers], pa.binary()),
+            pa.array(numbers, pa.int64()),
+            pa.array(numbers, pa.int64()),
+        ]
+        names = ["partition", "value", "source_offset", "timestamp_ms"]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        self.driver.write_batch(
+            self.batch_id,
+            lambda grant: [write_rows(grant, iter([batch]), topic=self.target, task=0)],
+            end_offsets={self.source: {0: end}},
+        )
+
+    @property
+    def options(self) -> TranslateOptions:
+        servers = self.client.address.bootstrap_servers
+        return TranslateOptions(f"group-{self.source}", servers, query_name=self.name)
+
+
+def test_a_group_goes_on_at_the_copy(client: BlockingClient, source: str) -> None:
+    copy = Copy(client, source)
+    copy.write(range(0, 4), 4)
+    append(client, copy.target, range(100, 103))  # another producer
+    copy.write(range(4, 9), 9)
+    servers = client.address.bootstrap_servers
+    copies = [r for r in records_of(servers, copy.target, 1)[0] if r.timestamp < 100]
+    for offset in range(10):
+        commit_offsets(client, copy.options.group, {source: {0: offset}})
+        moved_to = replace(copy.options, target_group=f"{copy.options.group}-{offset}")
+        report = translate(moved_to, execute=True)
+        assert report.to_text().endswith(f"1 offset committed for group {moved_to.to_group}")
+        found = committed_offsets(client, moved_to.to_group)[copy.target][0]
+        rest = [record for record in copies if record.offset >= found]
+        assert content(rest) == content([r for r in copies if r.timestamp >= offset])
+    commit_offsets(client, copy.options.group, {source: {0: 10}})
+    with pytest.raises(StartRefused, match="up to offset 10, the copy is at 9"):
+        translate(copy.options, execute=True)
+
+
+def test_a_copy_that_begins_later(client: BlockingClient, source: str, other: str) -> None:
+    copy = Copy(client, source)
+    copy.write(range(6, 10), 10)
+    commit_offsets(client, copy.options.group, {source: {0: 5}, other: {0: 1}})
+    with pytest.raises(StartRefused, match="it has no record of offset 5"):
+        translate(copy.options, execute=False)
+    commit_offsets(client, copy.options.group, {source: {0: 6}})
+    report = translate(copy.options, execute=False)
+    assert report.left_out == (other,)
+    assert (report.moves[0].target_offset, report.is_committed) == (0, False)
+    assert report.to_json()["is_committed"] is False
+    assert committed_offsets(client, copy.options.group).keys() == {source, other}
+
+
+def test_a_restore_registers_nothing(client: BlockingClient, source: str) -> None:
+    """It has one topic on either side."""
+    copy = Copy(client, source, is_registered=False)
+    copy.write(range(10), 10)
+    commit_offsets(client, copy.options.group, {source: {0: 3}})
+    (move,) = translate(copy.options, execute=False).moves
+    assert (move.target, move.target_offset) == (TopicPartition(copy.target, 0), 3)
+
+
+def test_what_cannot_be_translated(client: BlockingClient, source: str, other: str) -> None:
+    copy = Copy(client, source)
+    with pytest.raises(JobError, match="has committed no offsets"):
+        translate(copy.options, execute=True)
+    commit_offsets(client, copy.options.group, {other: {0: 3}})
+    with pytest.raises(JobError, match="has written no batch yet"):
+        translate(copy.options, execute=True)
+    copy.write(range(2), 2)
+    with pytest.raises(JobError, match=rf"copies none of the topics of group .* \({other}\)"):
+        translate(copy.options, execute=True)
+    down = replace(copy.options, target_servers="localhost:1")
+    with pytest.raises(JobError, match="no broker answers"):
+        translate(down, execute=True)
+    kept = QueryDriver(client, QuerySettings(f"kept-{source}", ()))
+    kept.write_batch(0, lambda grant: [], keeper_id=7)
+    with pytest.raises(JobError, match="keeps offsets: those of group"):
+        translate(replace(copy.options, query_name=f"kept-{source}"), execute=True)
+
+
+def test_the_first_record(client: BlockingClient, source: str) -> None:
+    place = TopicPartition(source, 0)
+    assert first_record(client, place, 4, 10) == 4
+    assert first_record(client, place, 4, 4) is None
+    assert first_record(client, place, 10, 10) is None
+
+
+def test_options() -> None:
+    options = translate_options({"group": "g", "toBootstrapServers": "b:1", "toGroup": "h"})
+    assert (options.to_servers, options.to_group, options.query_name) == ("b:1", "h", "mirror")
+    for values, why in (
+        ({}, "give --group"),
+        ({"group": "g", "kafka.security.protocol": "SSL"}, "without TLS and SASL"),
+    ):
+        with pytest.raises(JobError, match=why):
+            translate_options(values)
