@@ -46,9 +46,11 @@ def serve(config: BrokerConfig, *, log_level: int = logging.INFO) -> int:
     configure_logging(config.node_id, log_level)
     raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
+    collector = CollectorPolicy()
+    collector.enable()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(config))
+            return runner.run(_serve(config, collector))
     except StartupError as error:
         print(f"kbroker: {error}", file=sys.stderr)
         return 1
@@ -105,7 +107,7 @@ def _grow_descriptor_table(room: int) -> None:
         os.close(fd)
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, collector: CollectorPolicy) -> int:
     broker = Broker(config)
     asyncio.get_running_loop().set_exception_handler(broker.loop_exception)
     stopping = asyncio.Event()
@@ -124,7 +126,6 @@ async def _serve(config: BrokerConfig) -> int:
     await asyncio.wait({starting, told, failed}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()
-        collector = CollectorPolicy()
         collector.begin()
         call_later = asyncio.get_running_loop().call_later
         collector.collect_when_grown(call_later)
