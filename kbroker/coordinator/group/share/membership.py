@@ -9,8 +9,10 @@ are to get a state in `__share_group_state`. Only partitions with a state are as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
 from kbroker.coordinator.group.membership.context import AssignmentContext
@@ -58,8 +60,7 @@ class ShareSettings(Protocol):
     def group_share_initialize_retry_interval_ms(self) -> int: ...
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareContext(AssignmentContext):
+class ShareContext(AssignmentContext, kw_only=True):
     """is_initializing: whether the states that the log calls initializing are being made now.
     deleting: topics whose states are being deleted now.
     """
@@ -69,8 +70,7 @@ class ShareContext(AssignmentContext):
     deleting: frozenset[Uuid] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ShareHeartbeat:
+class ShareHeartbeat(msgspec.Struct, frozen=True):
     """The response to a heartbeat. member_id: of a member that stays. initialize: partitions whose
     state is to be made once the records are committed. is_quiet: whether nothing is left to assign
     or to initialize.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+import msgspec
 
 from kbroker.coordinator.group.streams.records import Topology
 from kbroker.coordinator.topics import ClusterTopic
@@ -50,8 +51,7 @@ class _UnfitTopicsError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredSubtopology:
+class ConfiguredSubtopology(msgspec.Struct, frozen=True):
     """A subtopology with its task count. inputs: the topics that its tasks read; partition_counts:
     those of its internal topics, by name.
     """
@@ -62,8 +62,7 @@ class ConfiguredSubtopology:
     is_stateful: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredTopology:
+class ConfiguredTopology(msgspec.Struct, frozen=True):
     """A topology configured against the cluster's topics. subtopologies: by id, in order; empty if
     the topics do not match. missing: internal topics to create. problem: status and reason why no
     task can be assigned.
