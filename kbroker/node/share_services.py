@@ -5,7 +5,8 @@ the share partitions led here, their readers, and the groups' own requests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.broker.metadata_cache import MetadataCache
@@ -30,8 +31,7 @@ from kbroker.share.partitions import SharePartitions
 from kbroker.share.reader import ShareReader
 
 
-@dataclass(frozen=True, slots=True)
-class ShareServices:
+class ShareServices(msgspec.Struct, frozen=True):
     """The share services of a broker."""
 
     coordinator: ShareCoordinator

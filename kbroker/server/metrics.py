@@ -12,11 +12,11 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -55,8 +55,7 @@ class LoopStalls(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSources:
+class MetricsSources(msgspec.Struct, frozen=True):
     """The parts that are asked."""
 
     services: Services

@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.model import StartupError
 from kbroker.server.network.connection import Connection
@@ -26,8 +27,7 @@ Raises OSError.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BoundListener:
+class BoundListener(msgspec.Struct, frozen=True):
     """The bound address of a listener. host: as configured, "" for all interfaces; port:
     never 0.
     """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.share_state.service import SHARE_TOPIC
