@@ -182,6 +182,18 @@ def test_serve_does_without_the_command_line_libraries() -> None:
     assert run.stdout == "1 []\n"
 
 
+def test_the_types_of_groups_are_imported_with_the_first_shard() -> None:
+    code = (
+        "import sys, kbroker.node.run\n"
+        "from kbroker.server.handlers import all_handlers\n"
+        "all_handlers()\n"
+        "types = ['classic', 'consumer', 'share', 'streams']\n"
+        "print([each for each in types if f'kbroker.coordinator.group.{each}.group' in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "enabled"), [([], False), (["a", "b"], True)], ids=["serve", "mistake"]
 )

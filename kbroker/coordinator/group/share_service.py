@@ -9,15 +9,13 @@ it is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.service import GroupCoordinator, java_host
-from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.share.group import ShareGroup
-from kbroker.coordinator.group.share.membership import ShareHeartbeat, check_share_heartbeat
 from kbroker.coordinator.group.share.persister import GroupStatePersister
+from kbroker.coordinator.group.share.requests import check_share_heartbeat
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -39,6 +37,11 @@ from kbroker.protocol.messages.share_groups import (
 )
 from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group.shard import GroupShard
+    from kbroker.coordinator.group.share.group import ShareGroup
+    from kbroker.coordinator.group.share.membership import ShareHeartbeat
 
 NO_LAG: Final = -1
 STEP_TOPICS: Final = 512

@@ -38,7 +38,6 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
-from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -80,23 +79,6 @@ class ShareHeartbeat(msgspec.Struct, frozen=True):
     member_id: str | None = None
     initialize: Assignment | None = None
     is_quiet: bool = False
-
-
-def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
-    """Validate a request on its own, without its group. Raises KafkaError(INVALID_REQUEST)."""
-    problem = None
-    if not request.member_id:
-        problem = "MemberId can't be empty."
-    elif not request.group_id:
-        problem = "GroupId can't be empty."
-    elif request.rack_id == "":
-        problem = "RackId can't be empty."
-    elif request.member_epoch < LEAVE_EPOCH:
-        problem = "MemberEpoch is invalid."
-    elif request.member_epoch == 0 and not request.subscribed_topic_names:
-        problem = "SubscribedTopicNames must be set in first request."
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
 def share_heartbeat(

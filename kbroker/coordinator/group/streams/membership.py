@@ -27,10 +27,10 @@ from kbroker.coordinator.group.streams.records import (
     streams_member_record,
     streams_member_tombstones,
 )
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.coordinator.group.streams.tasks import HeldTasks, Tasks, TaskSet
 from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
-    StreamsStatus,
 )
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult

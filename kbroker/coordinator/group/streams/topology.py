@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntEnum
 from typing import Final
 
 import msgspec
 
 from kbroker.coordinator.group.streams.records import Topology
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.coordinator.topics import ClusterTopic
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
@@ -30,17 +30,6 @@ NAMES_SHOWN: Final = 3
 
 Topics = Mapping[str, ClusterTopic]
 _RequestTopic = StreamsGroupHeartbeatRequest.TopicInfo
-
-
-class StreamsStatus(IntEnum):
-    """Status codes of StreamsGroupHeartbeatResponse."""
-
-    STALE_TOPOLOGY = 0
-    MISSING_SOURCE_TOPICS = 1
-    INCORRECTLY_PARTITIONED_TOPICS = 2
-    MISSING_INTERNAL_TOPICS = 3
-    SHUTDOWN_APPLICATION = 4
-    ASSIGNMENT_DELAYED = 5
 
 
 class _UnfitTopicsError(Exception):
