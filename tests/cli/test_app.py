@@ -188,7 +188,7 @@ def test_the_types_of_groups_are_imported_with_the_first_shard() -> None:
         "from kbroker.server.handlers import all_handlers\n"
         "all_handlers()\n"
         "types = ['classic', 'consumer', 'share', 'streams']\n"
-        "print([each for each in types if f'kbroker.coordinator.group.{each}.group' in sys.modules])"
+        "print([e for e in types if f'kbroker.coordinator.group.{e}.group' in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

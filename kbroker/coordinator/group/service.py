@@ -137,7 +137,7 @@ class GroupCoordinator:
         self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
 
         def make_shard() -> GroupShard:
-            # Here, not above: the four types of groups are 50 modules, which a broker needs once
+            # Not above: the four types of groups are 50 modules (25 ms), which a broker needs once
             # it leads a partition of the topic.
             from kbroker.coordinator.group.shard import GroupShard
 
