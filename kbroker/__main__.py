@@ -2,10 +2,13 @@
 
 `serve` with plain arguments takes a short way past typer and rich, which cost more to import than
 the broker takes to start; all else, help and mistakes included, goes through `kbroker.cli.app`.
+The garbage collector is off while `serve` imports its modules, which stay: it would walk them over
+and over. `node.run.serve` turns it on (`node.garbage`).
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -34,11 +37,13 @@ def _open_standard_streams() -> None:
 
 def _main() -> int:
     if sys.argv[1:2] == ["serve"]:
+        gc.disable()
         from kbroker.cli.serve import parse_plain, run_serve
 
         options = parse_plain(sys.argv[2:])
         if options is not None:
             return run_serve(options)
+        gc.enable()
     from kbroker.cli.app import run
 
     return run()

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -523,6 +524,8 @@ def is_immutable(value: object) -> bool:
         return not isinstance(value, list | dict | set | bytearray)
     if isinstance(value, Enum) or (is_dataclass(value) and kind.__dataclass_params__.frozen):
         return True
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_config__.frozen
     return not any("__dict__" in vars(each) or vars(each).get("__slots__") for each in kind.__mro__)
 
 

@@ -421,6 +421,9 @@ REASONS: Mapping[str, Reason] = {
         "coordinator/group/streams/test_groups.py",
         "the replayed state of a group: each of its requests reads it",
     ),
+    "coordinator/group/streams/status.py": Reason(
+        "coordinator/group/streams/test_topology.py", "an enum; the codes are told there"
+    ),
     "coordinator/group/streams/membership.py": Reason(
         "coordinator/group/streams/test_groups.py", "the steps of a heartbeat"
     ),

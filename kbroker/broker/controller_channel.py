@@ -13,8 +13,9 @@ contains it, and fails with BROKER_NOT_AVAILABLE if this broker stops first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.client_quotas import QuotaAlteration, QuotaOutcome
@@ -58,8 +59,7 @@ from kbroker.protocol.messages.topics import (
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistrationData:
+class BrokerRegistrationData(msgspec.Struct, frozen=True):
     """The registration of a broker (BrokerRegistrationRequest).
 
     endpoints: the advertised listeners with their real ports, by name. log_dirs: the ids of all

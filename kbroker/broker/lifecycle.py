@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, assert_never
+
+import msgspec
 
 from kbroker.broker.controller_channel import BrokerChannel, BrokerRegistrationData
 from kbroker.controller.broker_heartbeat import HeartbeatReply
@@ -50,13 +51,11 @@ class BrokerState(IntEnum):
     SHUTTING_DOWN = 7
 
 
-@dataclass(frozen=True, slots=True)
-class SendRegistration:
+class SendRegistration(msgspec.Struct, frozen=True):
     """Register this broker; answer with `registered` or `registration_failed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat:
+class SendHeartbeat(msgspec.Struct, frozen=True):
     """Send a heartbeat; answer with `heartbeat_answered` or `heartbeat_failed`."""
 
     broker_epoch: int
@@ -64,37 +63,31 @@ class SendHeartbeat:
     want_shut_down: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """The controller knows this broker, fenced."""
 
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
+class CaughtUp(msgspec.Struct, frozen=True):
     """This broker's metadata contains its registration, and so all that was committed before."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationRefused:
+class RegistrationRefused(msgspec.Struct, frozen=True):
     """The broker cannot start."""
 
     error: KafkaError
 
 
-@dataclass(frozen=True, slots=True)
-class Unfenced:
+class Unfenced(msgspec.Struct, frozen=True):
     """This broker may lead partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShutDownComplete:
+class ShutDownComplete(msgspec.Struct, frozen=True):
     """No other node needs this broker: it may stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShutDownAbandoned:
+class ShutDownAbandoned(msgspec.Struct, frozen=True):
     """No heartbeat has succeeded for silent_ms, the last one with that error: the broker may stop
     without a controlled shutdown.
     """

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import msgspec
 
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.ports import Chained, Deferred, TimerHandle, Timers, broker_stopping
@@ -60,8 +61,7 @@ _RETRIED: Final = frozenset(
 R = TypeVar("R", bound=Response)
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveController:
+class ActiveController(msgspec.Struct, frozen=True):
     """The leader of the metadata quorum in an epoch, and its controller listener."""
 
     epoch: int

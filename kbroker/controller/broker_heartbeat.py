@@ -5,7 +5,8 @@ whose heartbeats are missing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.controller.broker_sessions import BrokerSessions
 from kbroker.controller.brokers import begin_controlled_shutdown, fence, unfence
@@ -21,8 +22,7 @@ from kbroker.metadata.image import BrokerRegistration
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(msgspec.Struct, frozen=True):
     """The answer to a heartbeat (BrokerHeartbeatResponse). is_caught_up: it has read
     its own registration. should_shut_down: it may stop. in_controlled_shutdown: known to the
     controller only.

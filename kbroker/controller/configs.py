@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from kbroker.controller.partition_change import CORDONED_DIRECTORIES_LEVEL
 from kbroker.controller.policies import AlterConfigPolicy, AlteredConfigs, PolicyViolation
@@ -89,8 +90,7 @@ MAX_ALTERATIONS: Final = 1000
 ALTERED: Final = Outcome(ErrorCode.NONE, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Alterations:
+class Alterations(msgspec.Struct, frozen=True):
     """A request. incremental: what is not named stays as it is; otherwise it goes. from_broker: a
     broker has checked what concerns its own settings.
     """

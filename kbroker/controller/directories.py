@@ -8,8 +8,10 @@ is taken out of its registration, and leadership of the partitions in it moves t
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.controller.decision_context import DecisionContext
 from kbroker.controller.result import (
@@ -40,8 +42,7 @@ class _Part(NamedTuple):
     partition: AssignReplicasToDirsRequest.PartitionData | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """This replica of the reporting broker is in that directory."""
 
     topic_id: Uuid

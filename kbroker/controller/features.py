@@ -12,9 +12,10 @@ stand although the request is refused for another feature. Here the request coun
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
+
+import msgspec
 
 from kbroker.controller.result import ControllerResult
 from kbroker.metadata.configs import MIN_INSYNC_REPLICAS
@@ -66,8 +67,7 @@ class KRaftVersions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureSupport:
+class FeatureSupport(msgspec.Struct, frozen=True):
     """What an update is checked against. node_id: of this controller. voters: the ids of
     controller.quorum.voters, none in a dynamic quorum.
     """

@@ -15,9 +15,10 @@ What a heartbeat writes is decided in `broker_heartbeat`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+import msgspec
 
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.model import InvariantError
@@ -41,8 +42,7 @@ class BrokerControlState(Enum):
         return self in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW)
 
 
-@dataclass(slots=True)
-class BrokerStatus:
+class BrokerStatus(msgspec.Struct):
     """One registered broker. metadata_offset: the newest it reported.
 
     registration_offset: of its registration record, or later. controlled_shutdown_offset: of the
@@ -66,8 +66,7 @@ class BrokerStatus:
         return BrokerControlState.FENCED if self.is_fenced else BrokerControlState.UNFENCED
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+class Wishes(msgspec.Struct, frozen=True):
     """The wishes of a heartbeat, and the newest offset of the broker (BrokerHeartbeatRequest)."""
 
     want_fence: bool

@@ -9,9 +9,10 @@ the settings of the topic, come from `decision_context`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
+
+import msgspec
 
 from kbroker.controller.partition_reassignment import ReassignmentReplicas
 from kbroker.metadata.delta import LEADER_UNCHANGED
@@ -49,8 +50,7 @@ class Election(Enum):
     UNCLEAN = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRules:
+class ChangeRules(msgspec.Struct, frozen=True):
     """The inputs of a partition's change beside the partition itself.
 
     is_acceptable_leader: whether the broker is active and its replica's directory online.

@@ -8,7 +8,8 @@ Kafka: PartitionReassignmentReplicas and PartitionReassignmentRevert. The reques
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.metadata.image import PartitionImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -16,16 +17,14 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 Replicas = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedReassignment:
+class CompletedReassignment(msgspec.Struct, frozen=True):
     """Replicas, the preferred leader first, and the members of the ISR among them."""
 
     replicas: Replicas
     isr: Replicas
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignmentReplicas:
+class ReassignmentReplicas(msgspec.Struct, frozen=True):
     """A reassignment under way. replicas: all of them, also those that are to be removed. adding,
     removing: the brokers that are new in it, or leave when it is complete.
     """
@@ -72,8 +71,7 @@ def start_reassignment(current: Sequence[int], target: Sequence[int]) -> Reassig
     return ReassignmentReplicas((*target, *removing), adding, removing)
 
 
-@dataclass(frozen=True, slots=True)
-class RevertedReassignment:
+class RevertedReassignment(msgspec.Struct, frozen=True):
     """The assignment to which a cancelled reassignment returns. unclean: no member of the ISR is an
     original replica, so the first of these is taken as the ISR, and committed records may be lost.
     """

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from kbroker.controller.controller import Controller
 from kbroker.controller.result import Decision, DecisionSteps, in_steps
@@ -36,8 +37,7 @@ there is more to do at once.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodicTask:
+class PeriodicTask(msgspec.Struct, frozen=True):
     """name: Kafka's, for log lines."""
 
     name: str

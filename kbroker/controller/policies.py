@@ -11,16 +11,16 @@ controller, after everything else was checked: it must be quick. What it refuses
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 
 class PolicyViolation(Exception):
     """What was asked for violates the policy; `str()` tells the client how."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(msgspec.Struct, frozen=True):
     """A topic that is to be created. partition_count, replication_factor: None where assignments
     are given: the replicas of each partition, the preferred leader first. configs: of the topic.
     """
@@ -32,8 +32,7 @@ class NewTopic:
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class AlteredConfigs:
+class AlteredConfigs(msgspec.Struct, frozen=True):
     """Settings that are to be altered. resource_type: a code of `ResourceType` (2 topic, 4 broker,
     16 client metrics, 32 group). configs: those that the request names; None for one that is
     deleted.
@@ -60,8 +59,7 @@ class AlterConfigPolicy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
+class Policies(msgspec.Struct, frozen=True):
     """Of one node; None where none is configured."""
 
     create_topic: CreateTopicPolicy | None = None

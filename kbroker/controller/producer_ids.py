@@ -4,8 +4,9 @@ them out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -16,8 +17,7 @@ BLOCK_SIZE: Final = 1000
 MAX_ID: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(msgspec.Struct, frozen=True):
     """Ids from first_id on, count of them."""
 
     first_id: int

@@ -5,8 +5,9 @@ are committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message
@@ -28,8 +29,7 @@ CHANGES_PER_STEP: Final = 16
 """Partitions whose change is decided in one step: a few milliseconds of work."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerResult(Generic[R_co]):
+class ControllerResult(msgspec.Struct, Generic[R_co], frozen=True):
     """atomic: the records count together or not at all, so they go into one batch. kraft_version:
     the quorum is upgraded to that level, by control records before these.
     """

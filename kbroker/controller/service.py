@@ -18,9 +18,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.controller.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller
@@ -92,8 +94,7 @@ class Slices(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposal:
+class _Proposal(msgspec.Struct, frozen=True):
     """A response that waits for a commit. end_offset: of its last record, inclusive."""
 
     end_offset: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final
+
+import msgspec
 
 from kbroker.controller.placement import (
     bad_assignment,
@@ -52,8 +53,7 @@ CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
 DeletableTopicResult = DeleteTopicsResponse.DeletableTopicResult
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDefaults:
+class TopicDefaults(msgspec.Struct, frozen=True):
     """num.partitions and default.replication.factor: what -1 stands for."""
 
     partition_count: int

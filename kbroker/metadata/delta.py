@@ -9,8 +9,10 @@ at all; an image therefore never shows half of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.metadata.image import (
     TOPIC_RESOURCE,
@@ -31,30 +33,28 @@ LEADER_UNCHANGED: Final = -2
 """PartitionChangeRecord.leader: keep the leader and its epoch."""
 
 
-@dataclass(slots=True)
-class _TopicDraft:
+class _TopicDraft(msgspec.Struct):
     name: str
     topic_id: Uuid
     partitions: dict[int, PartitionImage]
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(msgspec.Struct):
     """What has changed so far; None marks a removed entry."""
 
-    brokers: dict[int, BrokerRegistration | None] = field(default_factory=dict)
-    controllers: dict[int, ControllerRegistration] = field(default_factory=dict)
-    topics: dict[Uuid, _TopicDraft | None] = field(default_factory=dict)
-    topic_ids: dict[str, Uuid | None] = field(default_factory=dict)
-    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
-    features: dict[str, int] = field(default_factory=dict)
+    brokers: dict[int, BrokerRegistration | None] = msgspec.field(default_factory=dict)
+    controllers: dict[int, ControllerRegistration] = msgspec.field(default_factory=dict)
+    topics: dict[Uuid, _TopicDraft | None] = msgspec.field(default_factory=dict)
+    topic_ids: dict[str, Uuid | None] = msgspec.field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = msgspec.field(default_factory=dict)
+    features: dict[str, int] = msgspec.field(default_factory=dict)
     next_producer_id: int | None = None
-    scram: dict[tuple[int, str], records.UserScramCredentialRecord | None] = field(
+    scram: dict[tuple[int, str], records.UserScramCredentialRecord | None] = msgspec.field(
         default_factory=dict
     )
-    acls: dict[Uuid, records.AccessControlEntryRecord | None] = field(default_factory=dict)
-    tokens: dict[str, records.DelegationTokenRecord | None] = field(default_factory=dict)
-    quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
+    acls: dict[Uuid, records.AccessControlEntryRecord | None] = msgspec.field(default_factory=dict)
+    tokens: dict[str, records.DelegationTokenRecord | None] = msgspec.field(default_factory=dict)
+    quotas: dict[QuotaEntity, dict[str, float]] = msgspec.field(default_factory=dict)
     zk_migration_state: int | None = None
 
 

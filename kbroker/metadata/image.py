@@ -10,9 +10,10 @@ is in `snapshot`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, Uuid
@@ -40,8 +41,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 """(entity type, entity name or None for the default), sorted by type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """Where a listener is reached. security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3
     SASL_SSL.
     """
@@ -52,8 +52,7 @@ class Endpoint:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerRegistration(msgspec.Struct, frozen=True):
     """A broker as it registered. epoch: offset of the batch its record came in, unique per
     incarnation.
     """
@@ -65,7 +64,7 @@ class BrokerRegistration:
     rack: str | None = None
     fenced: bool = True
     in_controlled_shutdown: bool = False
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    features: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Supported levels per feature, both ends inclusive."""
     log_dirs: tuple[Uuid, ...] = ()
     cordoned_log_dirs: tuple[Uuid, ...] | None = None
@@ -96,19 +95,17 @@ def default_directory(broker: BrokerRegistration | None) -> Uuid:
     return broker.log_dirs[0] if broker.log_dirs else MIGRATING_DIRECTORY
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerRegistration:
+class ControllerRegistration(msgspec.Struct, frozen=True):
     """A controller as it registered (KIP-919)."""
 
     id: int
     incarnation_id: Uuid
     endpoints: Mapping[str, Endpoint]
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    features: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     zk_migration_ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
+class PartitionImage(msgspec.Struct, frozen=True):
     """One partition. leader: NO_LEADER (-1) without a leader; leader_recovery_state: 0
     recovered, 1 recovering.
 
@@ -151,8 +148,7 @@ class PartitionImage:
         return MIGRATING_DIRECTORY
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(msgspec.Struct, frozen=True):
     """One topic; partitions by index, in order."""
 
     name: str
@@ -165,8 +161,7 @@ def metric_name(topic: str) -> str:
     return topic.replace(".", "_")
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataImage:
+class MetadataImage(msgspec.Struct, frozen=True, eq=False):
     """All metadata up to and with `offset` of the metadata log (-1: nothing yet). Every mapping is
     read-only.
     """
@@ -174,28 +169,43 @@ class MetadataImage:
     cluster_id: str = ""
     offset: int = -1
     epoch: int = 0
-    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
-    controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
-    topics: LayeredMap[str, TopicImage] = field(default_factory=LayeredMap)
-    topics_by_id: LayeredMap[Uuid, TopicImage] = field(default_factory=LayeredMap)
-    names_by_metric: LayeredMap[str, str] = field(default_factory=LayeredMap, compare=False)
+    brokers: Mapping[int, BrokerRegistration] = msgspec.field(default_factory=dict)
+    controllers: Mapping[int, ControllerRegistration] = msgspec.field(default_factory=dict)
+    topics: LayeredMap[str, TopicImage] = msgspec.field(default_factory=LayeredMap)
+    topics_by_id: LayeredMap[Uuid, TopicImage] = msgspec.field(default_factory=LayeredMap)
+    names_by_metric: LayeredMap[str, str] = msgspec.field(default_factory=LayeredMap)
     """Names with '.' or '_' by the name of their metrics, in which the two are the same: for
-    collisions.
+    collisions. An index of `topics`: images are compared without it.
     """
-    configs: LayeredMap[tuple[int, str], Mapping[str, str]] = field(default_factory=LayeredMap)
-    features: Mapping[str, int] = field(default_factory=dict)
+    configs: LayeredMap[tuple[int, str], Mapping[str, str]] = msgspec.field(
+        default_factory=LayeredMap
+    )
+    features: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Finalized levels; a feature at level 0 is left out. kraft.version is not among them: the
     quorum owns it.
     """
     next_producer_id: int = 0
-    scram_credentials: LayeredMap[tuple[int, str], UserScramCredentialRecord] = field(
+    scram_credentials: LayeredMap[tuple[int, str], UserScramCredentialRecord] = msgspec.field(
         default_factory=LayeredMap
     )
     """By (mechanism, user)."""
-    acls: LayeredMap[Uuid, AccessControlEntryRecord] = field(default_factory=LayeredMap)
-    delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
-    client_quotas: LayeredMap[QuotaEntity, Mapping[str, float]] = field(default_factory=LayeredMap)
+    acls: LayeredMap[Uuid, AccessControlEntryRecord] = msgspec.field(default_factory=LayeredMap)
+    delegation_tokens: Mapping[str, DelegationTokenRecord] = msgspec.field(default_factory=dict)
+    client_quotas: LayeredMap[QuotaEntity, Mapping[str, float]] = msgspec.field(
+        default_factory=LayeredMap
+    )
     zk_migration_state: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in self.__struct_fields__
+            if name != "names_by_metric"
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mappings have no hash
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """What was set on the topic itself, defaults not included."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
@@ -21,8 +22,7 @@ class IntConfig(Protocol):
     def get_int(self, name: str) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
+class InternalTopic(msgspec.Struct, frozen=True):
     """How to create one."""
 
     name: str

@@ -5,15 +5,15 @@ leader and settings, and which to remove. `broker/metadata_listener` carries the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from kbroker.model import ZERO_UUID, TopicPartition, Uuid
 from kbroker.settings.log_config import LogConfig
 
 
-@dataclass(frozen=True, slots=True)
-class HostPartition:
+class HostPartition(msgspec.Struct, frozen=True):
     """Host a replica of this partition: lead it if leader is this broker, else follow. leader: -1
     if the partition has no leader.
     """
@@ -30,16 +30,14 @@ class HostPartition:
     """The log directory that the metadata names for the replica; zero: not assigned yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemovePartition:
+class RemovePartition(msgspec.Struct, frozen=True):
     """Stop hosting this replica; delete: delete its data too."""
 
     topic_partition: TopicPartition
     delete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateTopicConfig:
+class UpdateTopicConfig(msgspec.Struct, frozen=True):
     """The settings of a topic with replicas here have changed."""
 
     topic: str

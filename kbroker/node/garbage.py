@@ -52,6 +52,13 @@ class CollectorPolicy:
         self._known_blocks = 0  # of memory, at that time
         self._growth_looks = 0  # the last ones, in a row, that found the growth
 
+    def enable(self) -> None:
+        """Enable the collector, which was off while modules were imported. They are frozen, so no
+        collection of the start walks them.
+        """
+        _freeze_all()
+        gc.enable()
+
     def begin(self) -> None:
         """Freeze all present objects, and from now on those that survive a full collection."""
         _freeze_all()

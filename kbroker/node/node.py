@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.broker.controller_channel import BrokerChannel, LocalControllerChannel
 from kbroker.broker.node_to_controller import NodeToController
-from kbroker.broker.remote_controller_channel import RemoteControllerChannel
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.loader import MetadataLoader
@@ -264,10 +263,13 @@ class Broker:
         when_applied: Callable[[], Deferred[None]],
     ) -> BrokerChannel:
         """A node that is its whole cluster calls its controller in the process. Any other broker
-        asks the active controller over the wire, also while that is its own node.
+        asks the active controller over the wire, also while that is its own node; only that one
+        imports the requests for it.
         """
         if self.config.is_single_node and self._controller is not None:
             return LocalControllerChannel(self._controller.service, when_applied=when_applied)
+        from kbroker.broker.remote_controller_channel import RemoteControllerChannel
+
         return RemoteControllerChannel(
             self.config,
             to_controller,

@@ -48,9 +48,11 @@ def serve(config: BrokerConfig, *, log_level: int = logging.INFO, logs_json: boo
     configure_logging(config.node_id, log_level, is_json=logs_json)
     raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
+    collector = CollectorPolicy()
+    collector.enable()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(config, _log_line if logs_json else _print_line))
+            return runner.run(_serve(config, collector, _log_line if logs_json else _print_line))
     except StartupError as error:
         if logs_json:
             logger.critical("%s", error)
@@ -111,7 +113,9 @@ def _grow_descriptor_table(room: int) -> None:
         os.close(fd)
 
 
-async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
+async def _serve(
+    config: BrokerConfig, collector: CollectorPolicy, say: Callable[[str], None]
+) -> int:
     broker = Broker(config)
     asyncio.get_running_loop().set_exception_handler(broker.loop_exception)
     stopping = asyncio.Event()
@@ -133,7 +137,6 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> int:
     await asyncio.wait({starting, told, failed}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
         starting.result()
-        collector = CollectorPolicy()
         collector.begin()
         call_later = asyncio.get_running_loop().call_later
         collector.collect_when_grown(call_later)

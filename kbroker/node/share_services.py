@@ -4,8 +4,9 @@ the share partitions led here, their readers, and the groups' own requests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.broker.end_offsets import RoutedEndOffsets
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from kbroker.node.peer_coordinators import PeerCoordinators
 
 
-@dataclass(frozen=True, slots=True)
-class ShareServices:
+class ShareServices(msgspec.Struct, frozen=True):
     """The share services of a broker."""
 
     coordinator: ShareCoordinator

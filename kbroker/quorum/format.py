@@ -15,10 +15,11 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
+
+import msgspec
 
 from kbroker.log.storage.files import (
     LogDirectoryError,
@@ -67,8 +68,7 @@ _DO_NOT_COUNT: Final = frozenset(
 """Names of files that may be in a directory that counts as empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(msgspec.Struct, frozen=True):
     """Who this node is. directory_ids: by log directory, as configured, the metadata directory
     included.
     """
@@ -80,8 +80,7 @@ class MetaProperties:
     """Those of log.dirs, in order: what the broker registers with."""
 
 
-@dataclass(frozen=True, slots=True)
-class FormatOptions:
+class FormatOptions(msgspec.Struct, frozen=True):
     """What `kbroker format` is told. cluster_id: None for that of the formatted directories, or a
     new one if this node is the only voter there is.
     standalone, initial_controllers (`id@host:port:directory-id`, ...), no_initial_controllers: the
@@ -98,8 +97,7 @@ class FormatOptions:
     features: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """What all directories of a node are formatted with. voters: the first ones of a dynamic
     quorum, as far as they are known here.
     """

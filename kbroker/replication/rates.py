@@ -8,7 +8,6 @@ Kafka's order, so results equal Kafka's to the last bit. now_ms: of a steady clo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_THROTTLE_MS: Final = 2**31 - 1
@@ -24,11 +23,13 @@ class QuotaWindow(NamedTuple):
     size_ms: int = 1000
 
 
-@dataclass(slots=True)
 class _Sample:
-    start_ms: int
-    last_event_ms: int
-    value: float = 0.0
+    """Written for every request: not a Struct, whose attributes take longer to set."""
+
+    __slots__ = ("last_event_ms", "start_ms", "value")
+
+    def __init__(self, now_ms: int) -> None:
+        self.reset(now_ms)
 
     def reset(self, now_ms: int) -> None:
         self.start_ms = self.last_event_ms = now_ms
@@ -51,7 +52,7 @@ class SampledRate:
         """Add a value, which is negative to take an earlier one back."""
         samples = self._samples
         if not samples:
-            samples.append(_Sample(now_ms, now_ms))
+            samples.append(_Sample(now_ms))
         sample = samples[self._current]
         if now_ms - sample.start_ms >= self._window.size_ms:
             sample = self._advance(now_ms)
@@ -73,7 +74,7 @@ class SampledRate:
         self._purge(now_ms)
         samples, size_ms = self._samples, self._window.size_ms
         if not samples:
-            samples.append(_Sample(now_ms, now_ms))
+            samples.append(_Sample(now_ms))
         elapsed_ms = now_ms - min(sample.start_ms for sample in samples)
         missing = self._window.samples - 1 - elapsed_ms // size_ms
         if missing > 0:
@@ -98,7 +99,7 @@ class SampledRate:
         samples = self._samples
         self._current = (self._current + 1) % (self._window.samples + 1)
         if self._current >= len(samples):
-            samples.append(_Sample(now_ms, now_ms))
+            samples.append(_Sample(now_ms))
         else:
             samples[self._current].reset(now_ms)
         return samples[self._current]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -29,8 +30,7 @@ controllers, `NodeServices` on both.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ApiHandler(Generic[S_contra]):
+class ApiHandler(msgspec.Struct, Generic[S_contra], frozen=True):
     """One API as a handler module registers it; `HANDLERS` at its end lists them.
 
     handle: stage one, synchronous. The request's bytes fields are views on the connection's receive

@@ -9,9 +9,10 @@ that only a handler can name (topics of a session, the groups of a response) are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from kbroker.protocol.acl_operations import (
     AUTHORIZATION_FAILED,
@@ -110,8 +111,7 @@ class MemoryClass(Enum):
     LARGE_RESPONSE = "large"
 
 
-@dataclass(frozen=True, slots=True)
-class ApiPolicy:
+class ApiPolicy(msgspec.Struct, frozen=True):
     """See the module docstring.
 
     waits_for_others: the response may wait until another client acts; meanwhile other large

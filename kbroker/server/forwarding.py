@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.ports import Chained, Deferred

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
@@ -40,15 +41,14 @@ class CloseConnection(Exception):
     """
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(msgspec.Struct):
     """One request and its client; handlers only read it."""
 
     api_key: ApiKey
     api_version: int
     correlation_id: int = 0
     client_id: str | None = None
-    session: Session = field(default_factory=Session)
+    session: Session = msgspec.field(default_factory=Session)
     arrived_ms: int = 0
     """Wall clock, ms since the epoch, when the request was whole: the `now_ms` of the cores."""
 
@@ -121,8 +121,7 @@ class Refusal:
     ENCODERS: Final = _AnyVersion(_refuse)
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaCharge:
+class QuotaCharge(msgspec.Struct, frozen=True):
     """Whom the response is charged to. throttle_ms: for how long its request throttles the
     client.
     """

@@ -10,9 +10,10 @@ these values, so a test builds one with fakes behind the same names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kbroker.broker.topic_creation import InternalTopics, StreamsTopics
 from kbroker.model import InvariantError
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from kbroker.share.reader import ShareReader
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeServices:
+class NodeServices(msgspec.Struct, kw_only=True):
     """The parts that handlers of either type of listener may call. config: the settings in force;
     hold them in a local for the length of one call, never longer. local_controller: that of this
     node, None on a broker that forwards what the active controller answers. metadata: as clients of
@@ -55,8 +55,8 @@ class NodeServices:
     local_controller: ControllerChannel | None
     metadata: MetadataCache
     slices: FairSlices
-    memory: MemoryPool = field(default_factory=MemoryPool)
-    quotas: ClientQuotas = field(default_factory=ClientQuotas)
+    memory: MemoryPool = msgspec.field(default_factory=MemoryPool)
+    quotas: ClientQuotas = msgspec.field(default_factory=ClientQuotas)
 
     def reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """Use other settings from now on."""
@@ -78,8 +78,7 @@ class NodeServices:
         return self.local_controller
 
 
-@dataclass(slots=True, kw_only=True)
-class Services(NodeServices):
+class Services(NodeServices, kw_only=True):
     """The parts of one running broker. channel: to the active controller, wherever that runs.
     telemetry: None without a receiver of client metrics.
     """
@@ -95,9 +94,9 @@ class Services(NodeServices):
     share_coordinator: ShareCoordinator
     share_reader: ShareReader
     offload: Offload
-    random: Random = field(default_factory=Random)
-    internal_topics: InternalTopics = field(default_factory=InternalTopics)
-    streams_topics: StreamsTopics = field(default_factory=StreamsTopics)
+    random: Random = msgspec.field(default_factory=Random)
+    internal_topics: InternalTopics = msgspec.field(default_factory=InternalTopics)
+    streams_topics: StreamsTopics = msgspec.field(default_factory=StreamsTopics)
     telemetry: Telemetry | None = None
 
     def disconnected(self, connection_id: str) -> None:
@@ -107,8 +106,7 @@ class Services(NodeServices):
             self.telemetry.disconnected(connection_id)
 
 
-@dataclass(slots=True, kw_only=True)
-class ControllerServices(NodeServices):
+class ControllerServices(NodeServices, kw_only=True):
     """The parts of one running controller, active or not. service: refuses with NOT_CONTROLLER what
     is for the active controller while another node is it. quorum: answers the requests of the
     quorum's APIs. leader_id: of the metadata quorum, -1 if none is known.

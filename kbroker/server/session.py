@@ -5,8 +5,9 @@ read it through their `RequestContext`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from kbroker.model import ClientIdentity
 
@@ -23,8 +24,7 @@ def no_connection(milliseconds: int) -> None:
     """`Session.mute` where there is no connection that could be muted."""
 
 
-@dataclass(slots=True)
-class Session:
+class Session(msgspec.Struct):
     """One per connection; all requests on the connection share it. A request in an Envelope has one
     of its own, with the principal and the address of the client whose broker forwarded it.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.settings.broker import BrokerConfig
 
 
-@dataclass(slots=True)
-class GroupCoordinatorConfig:
+class GroupCoordinatorConfig(msgspec.Struct):
     """Of one broker. Only the assignment intervals change while it runs. How the offsets topic is
     created is in `metadata/internal_topics`.
     """
@@ -58,7 +57,7 @@ class GroupCoordinatorConfig:
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> GroupCoordinatorConfig:
         """The group coordinator's part of a broker's settings."""
-        names = {name: name.replace("_", ".") for name in cls.__dataclass_fields__}
+        names = {name: name.replace("_", ".") for name in cls.__struct_fields__}
         del names["group_consumer_assignors"]
         policy = config.get_string(names.pop("group_consumer_migration_policy"))
         assignors = config.get_list("group.consumer.assignors")

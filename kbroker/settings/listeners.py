@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kbroker.settings.keys import ConfigError
 
@@ -18,8 +19,7 @@ _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _FORM: Final = "NAME://host:port, for example PLAINTEXT://localhost:9092"
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(msgspec.Struct, frozen=True):
     """A listener's bind address, or its advertised address.
 
     host: "" for every interface (listeners) or for the host's own name (advertised listeners).

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import parse_per_ip_overrides
@@ -33,8 +34,7 @@ FRAME_OVERHEAD_BYTES: Final = 256 * 1024
 """Upper bound of a receive buffer's size above its largest frame."""
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkConfig:
+class NetworkConfig(msgspec.Struct, frozen=True):
     """Of one broker. A buffer size of -1 is the system's own; an idle time below 0 has no end;
     queued_max_request_bytes: None for no limit but that of the memory.
     """
@@ -42,7 +42,7 @@ class NetworkConfig:
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    max_connections_per_ip_overrides: Mapping[str, int] = msgspec.field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
     queued_max_requests: int = 500
     queued_max_request_bytes: int | None = None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from kbroker.settings.keys import ConfigError
 
@@ -40,8 +41,7 @@ class QuorumSettings(Protocol):
     def get_bool(self, name: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumConfig:
+class QuorumConfig(msgspec.Struct, frozen=True):
     """Of one node. voters: the static ones, none in a dynamic quorum (KIP-853). bootstrap_servers:
     (host, port), asked for the leader while none is known. auto_join: a controller that is no voter
     makes itself one. Times in ms, sizes in bytes.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs
@@ -18,8 +20,7 @@ _GROUP_KEYS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupConfig:
+class ShareGroupConfig(msgspec.Struct, frozen=True):
     """Of one broker, or with a group's own settings (`of_group`). The last three only a group
     has.
     """
@@ -43,7 +44,7 @@ class ShareGroupConfig:
         """The share groups' part of a broker's settings."""
         names = {
             name: name.replace("_", ".")
-            for name in cls.__dataclass_fields__
+            for name in cls.__struct_fields__
             if name.startswith(("group_share", "share_coordinator"))
         }
         values = {name: config.get_int(key) for name, key in names.items()}
@@ -59,4 +60,4 @@ class ShareGroupConfig:
         isolation = configs.get(group_id, "share.isolation.level")
         if isolation is not None:
             found["reads_committed"] = isolation == "read_committed"
-        return replace(self, **found) if found else self  # type: ignore[arg-type]  # as the table has them
+        return replace(self, **found) if found else self

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.settings.broker import BrokerConfig
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionCoordinatorConfig:
+class TransactionCoordinatorConfig(msgspec.Struct, frozen=True):
     """Of one broker."""
 
     transaction_state_log_num_partitions: int = 50
@@ -23,8 +22,8 @@ class TransactionCoordinatorConfig:
         """The transaction coordinator's part of a broker's settings."""
         names = {
             name: name.replace("_", ".")
-            for name, field in cls.__dataclass_fields__.items()
-            if field.type == "int"
+            for name, kind in cls.__annotations__.items()
+            if kind == "int"
         }
         verify = config.get_bool("transaction.partition.verification.enable")
         return cls(

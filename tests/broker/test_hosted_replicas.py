@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.metadata.image import MetadataImage

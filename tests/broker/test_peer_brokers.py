@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.broker.peer_brokers import PeerBrokers, address_of
 from kbroker.client.cluster_view import BrokerAddress

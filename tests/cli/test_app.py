@@ -188,6 +188,34 @@ def test_serve_does_without_the_command_line_libraries() -> None:
     assert run.stdout == "1 []\n"
 
 
+def test_the_types_of_groups_are_imported_with_the_first_shard() -> None:
+    code = (
+        "import sys, kbroker.node.run\n"
+        "from kbroker.server.handlers import all_handlers\n"
+        "all_handlers()\n"
+        "types = ['classic', 'consumer', 'share', 'streams']\n"
+        "print([e for e in types if f'kbroker.coordinator.group.{e}.group' in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "enabled"), [([], False), (["a", "b"], True)], ids=["serve", "mistake"]
+)
+def test_the_collector_is_off_while_serve_imports(arguments: list[str], enabled: bool) -> None:
+    code = (
+        f"import gc, sys; sys.argv[1:] = ['serve', *{arguments}]\n"
+        "from kbroker import __main__\n"
+        "import kbroker.cli.app, kbroker.cli.serve\n"
+        "def entered(*options): print(gc.isenabled()); return 0\n"
+        "kbroker.cli.app.run = kbroker.cli.serve.run_serve = entered\n"
+        "__main__.main()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == f"{enabled}\n"
+
+
 def test_format(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     override = f"log.dirs={folder}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.controller.result import MAX_REGISTERED_ITEMS, ControllerResult, at_once
 from kbroker.metadata.records import decode_record, record_version

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.controller.brokers import clean_up_incarnation, fence, unregister
 from kbroker.controller.decision_context import DecisionContext

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kbroker.controller.placement import check_replicas, place, usable_for_placement
 from kbroker.metadata.image import BrokerRegistration, MetadataImage

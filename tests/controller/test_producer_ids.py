@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kbroker.controller.producer_ids import BLOCK_SIZE, MAX_ID, allocate
 from kbroker.protocol.errors import ErrorCode, KafkaError

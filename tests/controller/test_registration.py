@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from kbroker.controller.controllers import register_controller
 from kbroker.controller.registration import (

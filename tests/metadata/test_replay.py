@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import MetadataImage

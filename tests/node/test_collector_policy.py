@@ -73,6 +73,21 @@ def test_frozen_objects_do_not_delay_the_first_full_collection() -> None:
     assert len(kept) == 400_000
 
 
+@in_fresh_process
+def test_enabled_it_walks_none_of_the_objects_there_were() -> None:
+    kept: list[list[int]] = [[] for _ in range(1000)]
+    gc.disable()
+    frozen = gc.get_freeze_count()
+    try:
+        CollectorPolicy().enable()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+        assert not gc.get_objects(generation=2)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 class Part:
     other: Part
 

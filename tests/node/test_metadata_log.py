@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record

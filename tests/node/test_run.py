@@ -21,6 +21,7 @@ from kbroker import __version__
 from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.node import run
+from kbroker.node.garbage import CollectorPolicy
 from kbroker.node.run import ROOM_FOR_FILES
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.quorum.format import FormatOptions, format_directories
@@ -298,7 +299,7 @@ def test_a_metadata_log_that_cannot_be_written_during_the_start_ends_it(
 
     async def serve_at_most_20_s() -> int:
         async with asyncio.timeout(20):
-            return await run._serve(config, print)
+            return await run._serve(config, CollectorPolicy(), print)
 
     assert asyncio.run(serve_at_most_20_s()) == 1
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()

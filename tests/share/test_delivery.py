@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 from typing import TypeVar, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode

@@ -6,11 +6,12 @@ done with twice, none is delivered to two at once or more often than it may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.coordinator.share_state.persister import RetryingSharePersister
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator

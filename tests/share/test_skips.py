@@ -5,8 +5,10 @@ that waits ends with its connection is in test_reader.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
+
+from msgspec.structs import replace
 
 from kbroker.model import TopicPartition
 from kbroker.ports import Chained, Deferred

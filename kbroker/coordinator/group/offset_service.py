@@ -8,14 +8,13 @@ Deferred to wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kbroker.coordinator.group.offsets.commit import Commit, commit_records, resolve_commit
 from kbroker.coordinator.group.offsets.fetch import Charge, fetch_offsets
 from kbroker.coordinator.group.offsets.pending import OffsetPlace
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
 from kbroker.coordinator.group.records import offset_tombstone
-from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.coordinator_log import Transactional, commit_error
 from kbroker.coordinator.runtime.host import Host
@@ -32,6 +31,9 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group.shard import GroupShard
 
 GROUPS_PER_STEP: Final = 32
 """Groups of an OffsetFetch between two pauses."""

@@ -12,23 +12,21 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from functools import partial
 from random import Random
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from kbroker.coordinator.group.classic.generation import (
-    join_error,
-)
 from kbroker.coordinator.group.classic.memory import MemberMemory
 from kbroker.coordinator.group.consumer.assignors import ASSIGNORS
 from kbroker.coordinator.group.consumer.requests import check_heartbeat
 from kbroker.coordinator.group.kind import GroupType
-from kbroker.coordinator.group.membership.join import PROTOCOL_BYTES, UNKNOWN_MEMBER, Join
+from kbroker.coordinator.group.membership.join import (
+    PROTOCOL_BYTES,
+    UNKNOWN_MEMBER,
+    Join,
+    join_error,
+)
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
 from kbroker.coordinator.group.offset_service import OffsetService, OffsetSettings
 from kbroker.coordinator.group.offsets.store import DeletedTopic
-from kbroker.coordinator.group.shard import GroupShard, ShardSettings
-from kbroker.coordinator.group.streams.membership import (
-    StreamsHeartbeat,
-)
 from kbroker.coordinator.group.streams.requests import (
     check_streams_heartbeat,
 )
@@ -71,6 +69,29 @@ from kbroker.protocol.messages.streams_groups import (
 )
 from kbroker.protocol.schema import Message
 
+if TYPE_CHECKING:
+    from kbroker.coordinator.group.shard import GroupShard, ShardSettings
+    from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
+
+    class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
+        """The part of the broker's configuration that the group coordinator reads;
+        GroupCoordinatorConfig has it.
+        """
+
+        @property
+        def offsets_topic_num_partitions(self) -> int: ...
+        @property
+        def offsets_topic_compression_codec(self) -> int: ...
+        @property
+        def offsets_load_buffer_size(self) -> int: ...
+        @property
+        def offsets_commit_timeout_ms(self) -> int: ...
+        @property
+        def group_min_session_timeout_ms(self) -> int: ...
+        @property
+        def group_max_session_timeout_ms(self) -> int: ...
+
+
 logger = logging.getLogger(__name__)
 
 GROUP_TOPIC: Final = "__consumer_offsets"
@@ -78,25 +99,6 @@ NO_PROTOCOL_NAME_VERSION: Final = 7
 """From this JoinGroup on a refusal has no protocol name (KIP-559)."""
 PROTOCOL_NAMED_VERSION: Final = 5
 """From this SyncGroup on a member names the protocol it was told (KIP-559)."""
-
-
-class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
-    """The part of the broker's configuration that the group coordinator reads;
-    GroupCoordinatorConfig has it.
-    """
-
-    @property
-    def offsets_topic_num_partitions(self) -> int: ...
-    @property
-    def offsets_topic_compression_codec(self) -> int: ...
-    @property
-    def offsets_load_buffer_size(self) -> int: ...
-    @property
-    def offsets_commit_timeout_ms(self) -> int: ...
-    @property
-    def group_min_session_timeout_ms(self) -> int: ...
-    @property
-    def group_max_session_timeout_ms(self) -> int: ...
 
 
 MAX_REASON: Final = 255
@@ -133,11 +135,19 @@ class GroupCoordinator:
         self.deletions: dict[GroupType, Callable[[str], Deferred[ErrorCode]]] = {}
         """How a group is deleted, of types that have states outside of the group's shard."""
         self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
+
+        def make_shard() -> GroupShard:
+            # Not above: the four types of groups are 50 modules (25 ms), which a broker needs once
+            # it leads a partition of the topic.
+            from kbroker.coordinator.group.shard import GroupShard
+
+            return GroupShard(config, random, timers.now_ms, topics, overrides, memory)
+
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUP_TOPIC,
             log=log,
             timers=timers,
-            make_shard=lambda: GroupShard(config, random, timers.now_ms, topics, overrides, memory),
+            make_shard=make_shard,
             compression=Compression(config.offsets_topic_compression_codec),
             load_step_bytes=min(config.offsets_load_buffer_size, LOAD_STEP_BYTES),
             write_timeout_ms=config.offsets_commit_timeout_ms,

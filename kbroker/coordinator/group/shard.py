@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from random import Random
 from typing import Final, Protocol, TypeVar
 
-from kbroker.coordinator.group.classic.generation import join_error
 from kbroker.coordinator.group.classic.groups import ClassicGroups, ClassicSettings
 from kbroker.coordinator.group.classic.memory import MemberMemory
 from kbroker.coordinator.group.consumer.classic_clients import ClassicClients
 from kbroker.coordinator.group.consumer.context import ConsumerSettings
 from kbroker.coordinator.group.consumer.groups import ConsumerGroups
 from kbroker.coordinator.group.kind import ClassicProtocol, GroupKind, GroupType, OffsetCommitter
-from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join, join_error
 from kbroker.coordinator.group.membership.leave import leave_response
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
 from kbroker.coordinator.group.migration import Migration

@@ -9,14 +9,11 @@ it is tried again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.service import GroupCoordinator, java_host
-from kbroker.coordinator.group.shard import GroupShard
-from kbroker.coordinator.group.share.group import ShareGroup
-from kbroker.coordinator.group.share.membership import ShareHeartbeat, check_share_heartbeat
 from kbroker.coordinator.group.share.offset_descriptions import (
     DescribedGroup,
     EndOffsets,
@@ -24,6 +21,7 @@ from kbroker.coordinator.group.share.offset_descriptions import (
     WantedTopic,
 )
 from kbroker.coordinator.group.share.persister import GroupStatePersister
+from kbroker.coordinator.group.share.requests import check_share_heartbeat
 from kbroker.coordinator.runtime.call_context import CallContext
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -45,6 +43,11 @@ from kbroker.protocol.messages.share_groups import (
 )
 from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.share_partition_state import UNINITIALIZED
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group.shard import GroupShard
+    from kbroker.coordinator.group.share.group import ShareGroup
+    from kbroker.coordinator.group.share.membership import ShareHeartbeat
 
 STEP_TOPICS: Final = 512
 """Topics and partitions of a request that are examined in one step."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.files import LogDirectoryError
@@ -38,8 +39,7 @@ class CleanedLogs(Protocol):
     def directory_failed(self, error: LogDirectoryError) -> list[TopicPartition]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CleanerConfig:
+class CleanerConfig(msgspec.Struct, frozen=True):
     """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share. A map has
     its sure_map_bytes always, more if there is memory for it.
     """

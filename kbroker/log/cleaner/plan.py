@@ -9,8 +9,9 @@ younger than min.compaction.lag.ms. Cleaning is cleaner's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.settings.log_config import LogConfig
@@ -49,8 +50,7 @@ class PlannedSegments(Protocol[S_co]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DirtyRange:
+class DirtyRange(msgspec.Struct, frozen=True):
     """The part of a log that a round of cleaning looks at for new keys.
 
     first_dirty_offset: inclusive. first_uncleanable_offset: exclusive, a base offset. is_overdue:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from threading import Event
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from kbroker.log.cleaner.compaction import (
     BatchFilter,
@@ -56,8 +57,7 @@ class CleaningStopped(Exception):
     """The round was told to stop: nothing it wrote counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """One segment to read. next_base_offset: where the following one begins."""
 
     file: LogFile
@@ -68,8 +68,7 @@ class Source:
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedSegment:
+class CleanedSegment(msgspec.Struct, frozen=True):
     """The `.cleaned` files of a group, synced."""
 
     base_offset: int

@@ -8,7 +8,8 @@ type; value the schema.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.protocol import codec
 from kbroker.protocol.batch_builder import build_batch
@@ -26,8 +27,7 @@ from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint, endpoint_fields
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumConfiguration:
+class QuorumConfiguration(msgspec.Struct, frozen=True):
     """The quorum's configuration by control records: kraft.version and, from version 1 on, the
     voters.
     """

@@ -13,8 +13,9 @@ event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kbroker.protocol.control_records import ControlType
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -72,8 +73,7 @@ RaftResponse = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PersistState:
+class PersistState(msgspec.Struct, frozen=True):
     """Replace the `quorum-state` file, synced (file and folder), before the next effect.
 
     kraft_version: 0 writes the file's data version 0, which holds voter_ids too; 1 data version 1.
@@ -84,8 +84,7 @@ class PersistState:
     voter_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRecords:
+class AppendRecords(msgspec.Struct, frozen=True):
     """The leader appends these records as one data batch at base_offset, not synced."""
 
     epoch: int
@@ -93,8 +92,7 @@ class AppendRecords:
     records: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class AppendControl:
+class AppendControl(msgspec.Struct, frozen=True):
     """The leader appends these control records as one control batch at base_offset, not synced."""
 
     epoch: int
@@ -102,8 +100,7 @@ class AppendControl:
     records: tuple[tuple[ControlType, Message], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AppendBatches:
+class AppendBatches(msgspec.Struct, frozen=True):
     """A follower appends the leader's batches as they are, not synced.
 
     batches: whole batches that continue the log at base_offset, CRC and epochs checked. end_offset:
@@ -115,8 +112,7 @@ class AppendBatches:
     batches: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """Remove everything from end_offset on. Synced, since the truncated records may return in
     another epoch. A Flush that is under way goes on.
     """
@@ -124,8 +120,7 @@ class Truncate:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(msgspec.Struct, frozen=True):
     """Sync the log up to its present end or further, off the loop, then call
     `flushed(end_offset)` with the end that was synced. At most one Flush is under way: the core
     begins the next one only after `flushed`.
@@ -136,15 +131,13 @@ class Flush:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """Everything below high_watermark (exclusive) is committed: hand it to the state machines."""
 
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderChanged(msgspec.Struct, frozen=True):
     """The leader of the quorum, as this node knows it, is another one, or it is in another epoch.
 
     leader_id: -1 if none is known, also after this node resigned. epoch_start_offset: of the
@@ -158,8 +151,7 @@ class LeaderChanged:
     epoch_start_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(msgspec.Struct, frozen=True):
     """The node a request goes to. node_id: negative for a bootstrap server, whose id is unknown:
     -2 is the first one of the list, -3 the second.
     """
@@ -169,8 +161,7 @@ class Destination:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a request; then call `response_received` or `request_failed` once, with this
     correlation_id. Fields that the destination's version lacks are dropped, or it fails with
     UNSUPPORTED_VERSION. timeout_ms: after it the request has failed.
@@ -182,8 +173,7 @@ class Send:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRecords:
+class ReadRecords(msgspec.Struct, frozen=True):
     """The records of a Fetch response: whole batches from from_offset to the log's end, at most
     max_bytes but always one batch if there is one.
     """
@@ -192,8 +182,7 @@ class ReadRecords:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
+class ReadSnapshot(msgspec.Struct, frozen=True):
     """The unaligned records of a FetchSnapshot response: the snapshot's bytes from position
     (inclusive), at most max_bytes.
     """
@@ -203,8 +192,7 @@ class ReadSnapshot:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(msgspec.Struct, frozen=True):
     """Answer the request of that token. read: bytes that the shell puts into the response's only
     partition. A request without a Respond waits (a parked Fetch): the core answers it later.
     """
@@ -214,8 +202,7 @@ class Respond:
     read: ReadRecords | ReadSnapshot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSnapshotPart:
+class WriteSnapshotPart(msgspec.Struct, frozen=True):
     """Write these bytes of a fetched snapshot at position into its `.part` file; position 0 begins
     a new file.
     """
@@ -225,8 +212,7 @@ class WriteSnapshotPart:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FinishSnapshot:
+class FinishSnapshot(msgspec.Struct, frozen=True):
     """Sync the `.part` file, check it and give it its final name, off the loop; then call
     `snapshot_received` with what its control records say, or `snapshot_refused`.
     """
@@ -234,8 +220,7 @@ class FinishSnapshot:
     snapshot_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class InstallSnapshot:
+class InstallSnapshot(msgspec.Struct, frozen=True):
     """Truncate the log fully: it begins and ends at the snapshot's end offset, synced. The state
     machines load the snapshot; what they held before is void.
     """
@@ -243,8 +228,7 @@ class InstallSnapshot:
     snapshot_id: SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
-class ShutdownComplete:
+class ShutdownComplete(msgspec.Struct, frozen=True):
     """The quorum no longer needs this node: it may stop."""
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.quorum.raft.voter_set import ReplicaKey
@@ -17,8 +18,7 @@ could be no election. Kafka takes any.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ElectionState:
+class ElectionState(msgspec.Struct, frozen=True):
     """leader_id, voted_id: -1 if none. voted_directory_id: ZERO_UUID if unknown."""
 
     epoch: int = 0

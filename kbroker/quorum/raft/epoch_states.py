@@ -18,8 +18,9 @@ Deadlines are in ms; None is never.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from kbroker.quorum.raft.election_state import UNKNOWN_ID
 from kbroker.quorum.raft.leader_state import LeaderState
@@ -62,8 +63,7 @@ class EpochElection:
         return len(self.granting) + len(self.unrecorded) < self.voters.majority
 
 
-@dataclass(slots=True)
-class Unattached:
+class Unattached(msgspec.Struct):
     """The leader of the epoch is unknown, or known by id only (leader_id)."""
 
     epoch: int
@@ -72,8 +72,7 @@ class Unattached:
     election_deadline_ms: int | None
 
 
-@dataclass(slots=True)
-class Prospective:
+class Prospective(msgspec.Struct):
     """Asks whether it would be elected, before it disturbs the quorum with a new epoch. lost: a
     majority refused.
     """
@@ -86,8 +85,7 @@ class Prospective:
     election_deadline_ms: int
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(msgspec.Struct):
     """Asks for votes in an epoch of its own, in which it voted for itself."""
 
     epoch: int
@@ -96,8 +94,7 @@ class Candidate:
     election_deadline_ms: int
 
 
-@dataclass(slots=True)
-class Follower:
+class Follower(msgspec.Struct):
     """Fetches from the leader. has_fetched: a Fetch from this leader succeeded."""
 
     epoch: int
@@ -113,8 +110,7 @@ class Follower:
         self.fetch_deadline_ms = fetch_deadline_ms
 
 
-@dataclass(slots=True)
-class Leader:
+class Leader(msgspec.Struct):
     """Leads its epoch."""
 
     epoch: int
@@ -122,8 +118,7 @@ class Leader:
     state: LeaderState
 
 
-@dataclass(slots=True)
-class Resigned:
+class Resigned(msgspec.Struct):
     """Led this epoch, or led it before a restart, and must not lead it again. unacknowledged: the
     voters that have not answered EndQuorumEpoch.
     """
@@ -132,7 +127,7 @@ class Resigned:
     leader_id: int
     election_deadline_ms: int
     successors: tuple[ReplicaKey, ...] = ()
-    unacknowledged: set[int] = field(default_factory=set)
+    unacknowledged: set[int] = msgspec.field(default_factory=set)
 
 
 EpochState: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Resigned

@@ -7,7 +7,7 @@ knows, its max wait is over, or this node no longer leads (KAFKA-10677).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -39,8 +39,7 @@ REPLICA_STATE_VERSION = 15
 """From this version on a Fetch names its replica in ReplicaState."""
 
 
-@dataclass(slots=True)
-class ParkedFetch:
+class ParkedFetch(msgspec.Struct):
     """A Fetch that waits. leader: the state in which it was parked. known_high_watermark: the one
     that the fetcher stated, or, while it waits, the leader's when it was parked.
     """

@@ -8,7 +8,7 @@ next Fetch acknowledges it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
@@ -29,8 +29,7 @@ from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.request_manager import RequestManager, Sent
 
 
-@dataclass(slots=True)
-class Download:
+class Download(msgspec.Struct):
     """A snapshot that is being fetched. position: bytes that are here; follower: in which state."""
 
     snapshot_id: SnapshotId

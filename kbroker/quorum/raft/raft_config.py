@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint
 
 
-@dataclass(frozen=True, slots=True)
-class RaftConfig:
+class RaftConfig(msgspec.Struct, frozen=True):
     """Times are in ms; sizes in bytes.
 
     endpoints: this node's controller listeners; empty on a broker. listener_name: the first of

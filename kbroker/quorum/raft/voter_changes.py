@@ -9,8 +9,9 @@ appended; the request is answered once it is committed. What a voter asks for it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kbroker.model import ZERO_UUID, InvariantError
 from kbroker.protocol.control_records import ControlType
@@ -45,8 +46,7 @@ CAUGHT_UP_MS: Final = 3_600_000
 """A replica may become a voter if it was caught up and fetched within this time."""
 
 
-@dataclass(slots=True)
-class PendingChange:
+class PendingChange(msgspec.Struct):
     """A request for another voter set. sent: the ApiVersions request to the new voter; offset: of
     the VotersRecord, None until it is appended.
     """

@@ -7,9 +7,10 @@ an emptied disk is another voter. In a static quorum (kraft.version 0) directory
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from kbroker.model import ZERO_UUID, Uuid, uuid_to_string
 
@@ -54,8 +55,7 @@ class EndpointFields(Protocol):
     def port(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class VoterEndpoint:
+class VoterEndpoint(msgspec.Struct, frozen=True):
     """A listener of a voter."""
 
     name: str
@@ -91,8 +91,7 @@ def endpoint_fields(
     return [endpoint_class(name=each.name, host=each.host, port=each.port) for each in endpoints]
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(msgspec.Struct, frozen=True):
     """A member of the quorum. directory_id: ZERO_UUID in a static quorum. supported_versions: the
     lowest and highest kraft.version that the node supports.
     """

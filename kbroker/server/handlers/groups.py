@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.group.classic.generation import (
-    join_error,
-)
+from kbroker.coordinator.group.membership.join import join_error
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode

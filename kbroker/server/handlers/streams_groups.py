@@ -7,10 +7,9 @@ task offsets or source topics by regular expression yet: INVALID_REQUEST.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
-from kbroker.coordinator.group.streams.topology import StreamsStatus
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -36,6 +35,9 @@ from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import Steps, sliced
+
+if TYPE_CHECKING:
+    from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 
 FAILURES_SHOWN: Final = 3
 """Of topics that could not be created, in the words for a client."""

@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.model import StartupError
 from kbroker.server.network.connection import Connection
@@ -26,8 +27,7 @@ Raises OSError.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BoundListener:
+class BoundListener(msgspec.Struct, frozen=True):
     """The bound address of a listener. host: as configured, "" for all interfaces; port:
     never 0.
     """
@@ -116,8 +116,10 @@ def bind_socket(
     if host == "" and socket.has_dualstack_ipv6():
         family, address = socket.AF_INET6, "::"
     else:
+        # For a str Python imports the codec of international names, whose tables take 1 MB.
+        name = host.encode("ascii") if host.isascii() else host
         found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, address = found[0][0], str(found[0][4][0])
     listening = socket.socket(family, socket.SOCK_STREAM)

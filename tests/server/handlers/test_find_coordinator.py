@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.broker.topic_creation import InternalTopics
 from kbroker.coordinator.group.service import GROUP_TOPIC

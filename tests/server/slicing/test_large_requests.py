@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey

@@ -16,6 +16,7 @@ from kbroker.coordinator.group.classic.members import Members
 from kbroker.coordinator.group.classic.memory import Digest, MemberMemory, PendingMembers, digest_of
 from kbroker.coordinator.group.classic.state import TRANSITIONS, GroupState
 from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
+from kbroker.coordinator.group.membership.join import join_error
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.result import Reply
 from kbroker.model import InvariantError
@@ -36,11 +37,6 @@ class GroupSettings(Protocol):
     def group_initial_rebalance_delay_ms(self) -> int: ...
     @property
     def group_max_size(self) -> int: ...
-
-
-def join_error(member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    """A refused JoinGroup."""
-    return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
 class Generation:

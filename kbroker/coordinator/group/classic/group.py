@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from kbroker.coordinator.group.classic.generation import join_error
 from kbroker.coordinator.group.classic.member import Member
 from kbroker.coordinator.group.classic.memory import digest_of
 from kbroker.coordinator.group.classic.rebalance import Rebalance
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
-from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
+from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join, join_error
 from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Waiter

@@ -10,8 +10,9 @@ there is something to give back or to get.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kbroker.coordinator.group.consumer.context import (
     ConsumerContext,
@@ -49,8 +50,7 @@ REQUIRES_MEMBER_ID_VERSION: Final = 4
 _Classic = MemberMetadata.ClassicMemberMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
+class Joining(msgspec.Struct, frozen=True):
     """An accepted JoinGroup. replaced: the member whose instance id it has, whatever its protocol;
     that one's place it takes.
     """

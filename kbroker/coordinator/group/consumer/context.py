@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from kbroker.coordinator.group.membership.context import AssignmentContext
@@ -26,8 +25,7 @@ class ConsumerSettings(Protocol):
     def group_consumer_assignors(self) -> tuple[str, ...]: ...
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerContext(AssignmentContext):
+class ConsumerContext(AssignmentContext, kw_only=True):
     """new_member_id: makes an id for a member that joins without one."""
 
     settings: ConsumerSettings

@@ -14,8 +14,10 @@ still says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.membership.epochs import STATIC_LEAVE_EPOCH
@@ -34,15 +36,14 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentAssignment:
+class CurrentAssignment(msgspec.Struct, frozen=True):
     """A member's current assignment. A new member has epoch 0 and no partitions."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Owned = field(default_factory=dict)
-    revoking: Owned = field(default_factory=dict)
+    assigned: Owned = msgspec.field(default_factory=dict)
+    revoking: Owned = msgspec.field(default_factory=dict)
 
     def is_at(self, epoch: int) -> bool:
         """Whether the member has all it shall have in that epoch."""

@@ -5,8 +5,9 @@ the search for the subscriber with the fewest partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+
+import msgspec
 
 from kbroker.model import Uuid
 
@@ -14,8 +15,7 @@ Assignment = Mapping[Uuid, frozenset[int]]
 """Partitions by topic id; no topic without partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscriber:
+class Subscriber(msgspec.Struct, frozen=True):
     """A member as an assignor sees it. name: its instance id, else its member id. current: what it
     was to have so far.
     """

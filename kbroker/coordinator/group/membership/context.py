@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.coordinator.topics import ClusterTopics
 
 
-@dataclass(slots=True, kw_only=True)
-class AssignmentContext:
+class AssignmentContext(msgspec.Struct, kw_only=True):
     """The cluster's topics, the time, the client, and the configuration of the group. wall_ms: now.
 
     heartbeat_interval_ms, assignment_interval_ms: of this group. Each group type adds its own. Made

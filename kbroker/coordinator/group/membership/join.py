@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator.runtime.result import Waiter
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import JoinGroupResponse
 
 UNKNOWN_MEMBER: Final = ""
 """The member id of one who has none yet."""
@@ -20,6 +22,11 @@ def said_bytes(protocols: Protocols, *texts: str | None) -> int:
     """Memory of a member with these protocols, ids and names."""
     size = _MEMBER_BYTES + sum(len(text) for text in texts if text)
     return size + sum(PROTOCOL_BYTES + len(name) + len(data) for name, data in protocols)
+
+
+def join_error(member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    """A refused JoinGroup."""
+    return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
 class Join:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from kbroker.coordinator.group.offsets.store import OffsetStore
 from kbroker.coordinator.group.records import NO_EXPIRY, offset_tombstone
@@ -33,8 +34,7 @@ class ExpiringGroups(Protocol):
     def end(self, group_id: str) -> list[CoordinatorRecord]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetExpiry:
+class OffsetExpiry(msgspec.Struct, frozen=True):
     """One check of the offsets of a shard. wall_ms: now."""
 
     offsets: OffsetStore

@@ -6,9 +6,10 @@ through `share_service`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final, get_args
+
+from msgspec.structs import replace
 
 from kbroker.coordinator.group.epoch_groups import EpochGroups
 from kbroker.coordinator.group.kind import GroupChange, GroupType, OffsetCommitter

@@ -9,8 +9,10 @@ are to get a state in `__share_group_state`. Only partitions with a state are as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from kbroker.coordinator.group.membership.assignment import Assignment, Subscriber
 from kbroker.coordinator.group.membership.context import AssignmentContext
@@ -36,7 +38,6 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
-from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -58,8 +59,7 @@ class ShareSettings(Protocol):
     def group_share_initialize_retry_interval_ms(self) -> int: ...
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareContext(AssignmentContext):
+class ShareContext(AssignmentContext, kw_only=True):
     """is_initializing: whether the states that the log calls initializing are being made now.
     deleting: topics whose states are being deleted now.
     """
@@ -69,8 +69,7 @@ class ShareContext(AssignmentContext):
     deleting: frozenset[Uuid] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ShareHeartbeat:
+class ShareHeartbeat(msgspec.Struct, frozen=True):
     """The response to a heartbeat. member_id: of a member that stays. initialize: partitions whose
     state is to be made once the records are committed. is_quiet: whether nothing is left to assign
     or to initialize.
@@ -80,23 +79,6 @@ class ShareHeartbeat:
     member_id: str | None = None
     initialize: Assignment | None = None
     is_quiet: bool = False
-
-
-def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
-    """Validate a request on its own, without its group. Raises KafkaError(INVALID_REQUEST)."""
-    problem = None
-    if not request.member_id:
-        problem = "MemberId can't be empty."
-    elif not request.group_id:
-        problem = "GroupId can't be empty."
-    elif request.rack_id == "":
-        problem = "RackId can't be empty."
-    elif request.member_epoch < LEAVE_EPOCH:
-        problem = "MemberEpoch is invalid."
-    elif request.member_epoch == 0 and not request.subscribed_topic_names:
-        problem = "SubscribedTopicNames must be set in first request."
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
 def share_heartbeat(

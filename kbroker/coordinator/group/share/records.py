@@ -8,7 +8,8 @@ assignment), 15 (which partitions have a state in `__share_group_state`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -46,26 +47,24 @@ _StateTopic = ShareGroupStatePartitionMetadataValue.TopicPartitionsInfo
 _EndingTopic = ShareGroupStatePartitionMetadataValue.TopicInfo
 
 
-@dataclass(frozen=True, slots=True)
-class ShareCurrent:
+class ShareCurrent(msgspec.Struct, frozen=True):
     """A member's current assignment and the epoch in which it got it."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
-    assigned: Assignment = field(default_factory=dict)
+    assigned: Assignment = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StatePartitions:
+class StatePartitions(msgspec.Struct, frozen=True):
     """Which partitions have a state: being made, made, and topics whose states are being deleted.
 
     names: of all these topics.
     """
 
-    initializing: Assignment = field(default_factory=dict)
-    initialized: Assignment = field(default_factory=dict)
+    initializing: Assignment = msgspec.field(default_factory=dict)
+    initialized: Assignment = msgspec.field(default_factory=dict)
     deleting: frozenset[Uuid] = frozenset()
-    names: Mapping[Uuid, str] = field(default_factory=dict)
+    names: Mapping[Uuid, str] = msgspec.field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether nothing has a state."""

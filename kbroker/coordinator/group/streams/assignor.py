@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from kbroker.coordinator.group.streams.tasks import Task, TaskSet
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsWorker:
+class StreamsWorker(msgspec.Struct, frozen=True):
     """A member as the assignor sees it. target: what it was to have until now."""
 
     process_id: str
     target: TaskSet
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """task_counts: by subtopology id. stateful: the subtopologies that keep state. standbys: copies
     of that state besides the one at work.
     """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from kbroker.coordinator.group.membership.context import AssignmentContext
 from kbroker.coordinator.group.membership.overrides import GroupOverrides
@@ -27,8 +28,7 @@ class StreamsSettings(Protocol):
     def group_streams_assignment_interval_ms(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsGroupSettings:
+class StreamsGroupSettings(msgspec.Struct, frozen=True):
     """The settings in force for one group: its own over the broker's."""
 
     session_timeout_ms: int
@@ -58,8 +58,7 @@ class StreamsGroupSettings:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class StreamsContext(AssignmentContext):
+class StreamsContext(AssignmentContext, kw_only=True):
     """is_delayed: whether the first assignment of the group waits for more members."""
 
     settings: StreamsGroupSettings

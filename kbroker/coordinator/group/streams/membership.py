@@ -8,7 +8,7 @@ has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kbroker.coordinator.group.membership.errors import fenced_epoch, group_is_full, unknown_member
 from kbroker.coordinator.group.streams.context import StreamsContext, StreamsGroupSettings
@@ -27,10 +27,10 @@ from kbroker.coordinator.group.streams.records import (
     streams_member_record,
     streams_member_tombstones,
 )
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.coordinator.group.streams.tasks import HeldTasks, Tasks, TaskSet
 from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
-    StreamsStatus,
 )
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
@@ -45,8 +45,7 @@ from kbroker.protocol.messages.topics import CreateTopicsRequest
 _TaskIds = StreamsGroupHeartbeatResponse.TaskIds
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsHeartbeat:
+class StreamsHeartbeat(msgspec.Struct, frozen=True):
     """The response to a heartbeat. member_id: of a member that stays. missing: internal topics to
     be created. The rest is what no record has (see StreamsGroup), kept once the records are
     written.

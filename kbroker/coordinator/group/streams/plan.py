@@ -19,10 +19,10 @@ from kbroker.coordinator.group.streams.records import (
     streams_target_record,
     topology_record,
 )
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.coordinator.group.streams.tasks import TaskSet
 from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
-    StreamsStatus,
     configure,
     required_topics,
     same_topology,

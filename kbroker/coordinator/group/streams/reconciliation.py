@@ -9,9 +9,10 @@ as, since all its threads share one directory of state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
+
+import msgspec
 
 from kbroker.coordinator.group.streams.tasks import DatedTasks, HeldTasks, Task, Tasks, TaskSet
 
@@ -25,15 +26,14 @@ class StreamsMemberState(IntEnum):
     UNKNOWN = 127
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentTasks:
+class CurrentTasks(msgspec.Struct, frozen=True):
     """A member's current assignment. A new member has epoch 0 and no partitions."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
     state: StreamsMemberState = StreamsMemberState.STABLE
-    assigned: HeldTasks = field(default_factory=HeldTasks)
-    revoking: HeldTasks = field(default_factory=HeldTasks)
+    assigned: HeldTasks = msgspec.field(default_factory=HeldTasks)
+    revoking: HeldTasks = msgspec.field(default_factory=HeldTasks)
 
     def is_at(self, epoch: int) -> bool:
         """Whether the member has all it shall have in that epoch."""
@@ -79,8 +79,7 @@ def reconcile(
             return step.take(current, current.member_epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     target_epoch: int
     target: TaskSet
     process_id: str

@@ -5,7 +5,8 @@ what it has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 Task = tuple[str, int]
 """(subtopology id, partition)."""
@@ -17,25 +18,23 @@ DatedTasks = Mapping[str, Mapping[int, int]]
 """The same with the member epoch in which each was assigned."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSet:
+class TaskSet(msgspec.Struct, frozen=True):
     """What a member shall have, or says that it has."""
 
-    active: Tasks = field(default_factory=dict)
-    standby: Tasks = field(default_factory=dict)
-    warmup: Tasks = field(default_factory=dict)
+    active: Tasks = msgspec.field(default_factory=dict)
+    standby: Tasks = msgspec.field(default_factory=dict)
+    warmup: Tasks = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.active or self.standby or self.warmup)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTasks:
+class HeldTasks(msgspec.Struct, frozen=True):
     """What a member has. The epochs of active tasks decide on what it may commit (KIP-1251)."""
 
-    active: DatedTasks = field(default_factory=dict)
-    standby: Tasks = field(default_factory=dict)
-    warmup: Tasks = field(default_factory=dict)
+    active: DatedTasks = msgspec.field(default_factory=dict)
+    standby: Tasks = msgspec.field(default_factory=dict)
+    warmup: Tasks = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.active or self.standby or self.warmup)

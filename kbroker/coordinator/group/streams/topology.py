@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
+import msgspec
+
 from kbroker.coordinator.group.streams.records import Topology
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.coordinator.topics import ClusterTopic
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
@@ -31,17 +32,6 @@ Topics = Mapping[str, ClusterTopic]
 _RequestTopic = StreamsGroupHeartbeatRequest.TopicInfo
 
 
-class StreamsStatus(IntEnum):
-    """Status codes of StreamsGroupHeartbeatResponse."""
-
-    STALE_TOPOLOGY = 0
-    MISSING_SOURCE_TOPICS = 1
-    INCORRECTLY_PARTITIONED_TOPICS = 2
-    MISSING_INTERNAL_TOPICS = 3
-    SHUTDOWN_APPLICATION = 4
-    ASSIGNMENT_DELAYED = 5
-
-
 class _UnfitTopicsError(Exception):
     """The cluster's topics do not match the topology."""
 
@@ -50,8 +40,7 @@ class _UnfitTopicsError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredSubtopology:
+class ConfiguredSubtopology(msgspec.Struct, frozen=True):
     """A subtopology with its task count. inputs: the topics that its tasks read; partition_counts:
     those of its internal topics, by name.
     """
@@ -62,8 +51,7 @@ class ConfiguredSubtopology:
     is_stateful: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredTopology:
+class ConfiguredTopology(msgspec.Struct, frozen=True):
     """A topology configured against the cluster's topics. subtopologies: by id, in order; empty if
     the topics do not match. missing: internal topics to create. problem: status and reason why no
     task can be assigned.

@@ -4,10 +4,10 @@ to the same is in tests/reference/test_streams_answers.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kbroker.coordinator.group.streams.reconciliation import StreamsMemberState
 from kbroker.coordinator.group.streams.records import streams_current_record

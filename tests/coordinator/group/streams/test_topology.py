@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.group.streams.status import StreamsStatus
 from kbroker.coordinator.group.streams.topology import (
     ConfiguredTopology,
-    StreamsStatus,
     configure,
     required_topics,
     same_topology,
