@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv/.docs-installed
 PYTEST := $(BIN)/python -m pytest
 # Test files go to two processes more than there are processors, for half of the time is spent waiting
 # (for a JVM, a disk, a timer); to four at most, since Spark and Kafka's tools need a gigabyte each.
@@ -106,6 +107,15 @@ lint: $(STAMP)  ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy --strict kbroker
 	@$(BIN)/lint-imports --no-cache
 
+$(DOCS_STAMP): requirements/docs.txt $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/docs.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS_STAMP)  ## the documentation as a web site, in site/; a broken link or a page outside the navigation fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 .PHONY: format
 format: $(STAMP)  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix-only --quiet .
@@ -142,5 +152,5 @@ bench-micro: $(STAMP)  ## micro-benchmarks by pyperf: codec, append, fetch, hear
 .PHONY: clean
 clean:  ## remove .venv, caches and what demo and serve wrote
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-	    build dist data demo-output *.egg-info
+	    build dist data demo-output site *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

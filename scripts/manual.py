@@ -5,9 +5,9 @@ wheel installs. `python -m scripts.manual` after a change of a command; a test c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 from typer.main import get_command
@@ -81,48 +81,97 @@ def commands(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
         yield from commands(inner, inner_context)
 
 
-def prose(text: str | None) -> Iterator[str]:
+class Paragraph(NamedTuple):
+    """One paragraph of a help or an epilog. title: of lines that are kept as they are; None for
+    running text.
+    """
+
+    title: str | None
+    lines: Sequence[str]
+
+
+def paragraphs(text: str | None) -> Iterator[Paragraph]:
     r"""The paragraphs of a help or an epilog. One that begins with \b keeps its lines, as click has
-    it.
+    it: the first one is its title.
     """
     for paragraph in re.split(r"\n\s*\n", (text or "").strip("\n")):
-        lines = paragraph.strip("\n").splitlines()
+        lines = [line.strip() for line in paragraph.strip("\n").splitlines()]
         if not lines:
             continue
+        if lines[0] == "\b":
+            yield Paragraph(lines[1], lines[2:])
+        else:
+            yield Paragraph(None, lines)
+
+
+def prose(text: str | None) -> Iterator[str]:
+    """The paragraphs of a help or an epilog."""
+    for title, lines in paragraphs(text):
         yield ".PP"
-        if lines[0].strip() != "\b":
-            yield from (escape(line.strip()) for line in lines)
+        if title is None:
+            yield from map(escape, lines)
             continue
-        title, *verbatim = lines[1:]
         yield escape(title)
         yield from (".PP", ".RS 4", ".nf")
-        yield from (escape(line.strip()) for line in verbatim)
+        yield from map(escape, lines)
         yield from (".fi", ".RE")
+
+
+def usage(command: Any, context: Any) -> list[str]:
+    """What follows the name of a command."""
+    return [
+        piece.replace("{", "").replace("}", "") for piece in command.collect_usage_pieces(context)
+    ]
 
 
 def synopsis(command: Any, context: Any) -> str:
     """The command with what follows it."""
-    pieces = [
-        piece.replace("{", "").replace("}", "") for piece in command.collect_usage_pieces(context)
-    ]
-    return " ".join([bold(context.command_path), *map(italic, pieces)])
+    return " ".join([bold(context.command_path), *map(italic, usage(command, context))])
 
 
-def options(parameters: Sequence[Any], context: Any) -> Iterator[str]:
-    """A term for each argument and option."""
+class Term(NamedTuple):
+    """An argument or an option. names: of the option, comma-separated; empty for an argument.
+    value: what the user replaces, empty for a flag. text: what the help says about it.
+    """
+
+    names: str
+    value: str
+    text: str
+
+
+def terms(parameters: Sequence[Any], context: Any) -> Iterator[Term]:
+    """The arguments and options that the help of a command shows."""
     for parameter in parameters:
         record = parameter.get_help_record(context)
         if record is None:
             continue
         names, text = record
         if parameter.param_type_name == "argument":
-            yield from tagged(italic(re.sub(r" <[^>]*>$", "", names)), text)
+            yield Term("", re.sub(r" <[^>]*>$", "", names), text)
             continue
         names = re.sub(r"<(?:list\[)?(\w+)[^>]*>$", r"<\1>", names)
         found = re.match(r"((?:-{1,2}[\w-]+(?:, )?)+) ?(.*)", names)
         assert found is not None, names
-        value = f" {italic(found[2])}" if found[2] else ""
-        yield from tagged(bold(found[1]) + value, text)
+        yield Term(found[1], found[2], text)
+
+
+def options(described: Iterable[Term]) -> Iterator[str]:
+    """A term for each argument and option."""
+    for names, value, text in described:
+        shown = [bold(names)] if names else []
+        shown += [italic(value)] if value else []
+        yield from tagged(" ".join(shown), text)
+
+
+def own_parameters(command: Any) -> list[Any]:
+    """The parameters of a command without those that every command of a client has."""
+    shared = CLIENT_OPTIONS if is_client(command) else ()
+    return [each for each in command.params if each.name not in shared]
+
+
+def is_client(command: Any) -> bool:
+    """Whether the command has the options of a client."""
+    return any(each.name == "bootstrap" for each in command.params)
 
 
 def section(command: Any, context: Any) -> Iterator[str]:
@@ -132,20 +181,18 @@ def section(command: Any, context: Any) -> Iterator[str]:
     if hasattr(command, "commands"):
         yield from prose(command.epilog)
         return
-    is_client = any(each.name == "bootstrap" for each in command.params)
-    own = [each for each in command.params if not (is_client and each.name in CLIENT_OPTIONS)]
-    yield from options(own, context)
-    if is_client:
+    yield from options(terms(own_parameters(command), context))
+    if is_client(command):
         yield from (".PP", "It also has the client options (see CLIENT OPTIONS).")
     yield from prose(command.epilog)
 
 
-def client_options(root: Any, context: Any) -> list[str]:
-    """The section of the options of every client command."""
+def client_terms(root: Any, context: Any) -> list[Term]:
+    """The options that every command of a client has."""
     for command, inner in commands(root, context):
         found = [each for each in command.params if each.name in CLIENT_OPTIONS]
         if found and found[0].name == "bootstrap":
-            return list(options(found, inner))
+            return list(terms(found, inner))
     raise LookupError("no command of a client")
 
 
@@ -169,7 +216,7 @@ def page() -> str:
         f"{bold('--help')} after a command prints what stands below.",
         ".SH CLIENT OPTIONS",
         "Commands of a client have these options as well.",
-        *client_options(root, context),
+        *options(client_terms(root, context)),
         ".SH COMMANDS",
     ]
     for command, inner in commands(root, context):

@@ -42,6 +42,7 @@ LONG_FILES: Final = (
     "node/test_garbage.py",
     "clients/test_streams.py",
     "clients/test_readme.py",
+    "documents/test_examples.py",
     "node/test_replication.py",
     "sim/test_quorum.py",
     "e2e/test_kill.py",

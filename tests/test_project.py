@@ -92,7 +92,7 @@ def test_pins_cover_the_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = {
         re.split("==", line)[0].lower().replace("_", "-")
-        for name in ("broker", "dev")
+        for name in ("broker", "dev", "docs")
         for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
         if "==" in line
     }
@@ -102,7 +102,7 @@ def test_pins_cover_the_dependencies() -> None:
     for requirement in wanted:
         name = re.split(r"[<>=;\s\[]", requirement)[0].lower().replace("_", "-")
         assert name in pins, name
-    for name in ("broker", "dev"):
+    for name in ("broker", "dev", "docs"):
         text = (ROOT / "requirements" / f"{name}.txt").read_text()
         assert "://" not in text
         assert " @ " not in text
@@ -125,13 +125,15 @@ def required(requirements: list[str]) -> Iterator[Requirement]:
 
 @pytest.mark.parametrize(
     ("names", "extras"),
-    [(["broker"], []), (["broker", "dev"], ["spark", "dev"])],
-    ids=["broker", "dev"],
+    [(["broker"], []), (["broker", "dev"], ["spark", "dev"]), (["broker", "docs"], ["docs"])],
+    ids=["broker", "dev", "docs"],
 )
 def test_pins_are_closed(names: list[str], extras: list[str]) -> None:
     """What a pinned package needs is pinned too, in a version that it takes; and in broker.txt is
     nothing else.
     """
+    if "docs" in names:
+        pytest.importorskip("material", reason="mkdocs-material is not installed: make docs")
     pinned = {name: version for file in names for name, version in pins(file).items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
@@ -148,6 +150,14 @@ def test_pins_are_closed(names: list[str], extras: list[str]) -> None:
             waiting += required(metadata.requires(name) or [])
     if names == ["broker"]:
         assert set(pinned) == reached
+
+
+def test_the_site_and_the_tests_need_the_same_versions() -> None:
+    """`make docs` installs into the environment that `make test` has made."""
+    site, tests = pins("docs"), pins("broker") | pins("dev")
+    shared = site.keys() & tests.keys()
+    assert {name: site[name] for name in shared} == {name: tests[name] for name in shared}
+    assert "click" in shared
 
 
 def properties_blocks(path: Path) -> list[str]:
