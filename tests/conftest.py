@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from kbroker.testing import EmbeddedBroker
+    from tests.clients.kafka_tools import KafkaTools
 
 settings.register_profile(
     "quick",
@@ -83,6 +84,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """
     if ignores_open_sockets(item) and not (nextitem and ignores_open_sockets(nextitem)):
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def kafka_tools() -> Iterator[KafkaTools]:
+    """Apache Kafka's own tools; needs Java."""
+    from tests.clients.kafka_tools import KafkaTools
+
+    with KafkaTools() as tools:
+        yield tools
 
 
 @pytest.fixture(scope="module")
