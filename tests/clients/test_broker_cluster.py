@@ -4,8 +4,9 @@ is killed, and a broker restarted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -24,12 +25,10 @@ PARTITIONS = 4
 RECORDS = [Sent(None, b"%d" % number, partition=number % PARTITIONS) for number in range(200)]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
-    """All nodes run again when a test has ended."""
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ProcessCluster]:
     with ExitStack() as stack:
-        folder = tmp_path_factory.mktemp("cluster")
-        yield ProcessCluster(folder, stack, controllers=(7, 8, 9), brokers=(1, 2))
+        yield ProcessCluster(tmp_path, stack, controllers=(7, 8, 9), brokers=(1, 2))
 
 
 @pytest.fixture(params=list(ADAPTERS))
@@ -55,22 +54,21 @@ def assert_filled(client: Adapter, topic: str) -> None:
 
 
 def test_a_client_survives_the_active_controller_and_a_broker(
-    cluster: ProcessCluster, client: Adapter, new_name: Callable[[str], str]
+    cluster: ProcessCluster, client: Adapter
 ) -> None:
-    first, second = new_name("first"), new_name("second")
-    fill(client, first)
-    assert_filled(client, first)
+    fill(client, "first")
+    assert_filled(client, "first")
     killed = cluster.kill_active_controller()
-    fill(client, second)
+    fill(client, "second")
     cluster.controllers[killed].start()
     assert cluster.brokers[2].stop() == 0
     cluster.brokers[2].start()
-    for topic in (first, second):
+    for topic in ("first", "second"):
         assert_filled(client, topic)
     cluster.brokers[1].kill()
     cluster.brokers[1].start()
-    assert_filled(client, first)
-    member = PolledMember(client.join(new_name("group"), second))
+    assert_filled(client, "first")
+    member = PolledMember(client.join("group", "second"))
     wait_until(lambda: len(member.seen) >= len(RECORDS), 60, "a member reads what is there")
     member.stop()
     assert {record.value for record in member.seen} == {record.value for record in RECORDS}
