@@ -73,8 +73,20 @@ jars: $(STAMP)
 	    $(BIN)/python scripts/kafka_jars.py $$part > /dev/null || true; done; \
 	    $(BIN)/python scripts/spark_jars.py || true; fi
 
+# The first worker that imports a test file compiles it with pytest's own assert; on a clone that has
+# run no tests all of them would, each for itself, half a minute long. Done beside mypy it takes no
+# time.
+COLLECTED := .cache/.collected
+$(COLLECTED): $(STAMP)
+	@$(PYTEST) -q --collect-only tests > /dev/null
+	@mkdir -p $(@D) && touch $@
+
+.PHONY: ready
+ready: lint kcat jars $(COLLECTED)
+
 .PHONY: test
-test: lint kcat jars  ## lint, types, import rules and all tests but the slow ones and long ones of Spark (10 minutes on two cores)
+test: $(STAMP)  ## lint, types, import rules and all tests but the slow ones and long ones of Spark (10 minutes on two cores)
+	@$(MAKE) --no-print-directory -j2 ready
 	@$(BIN)/python -c 'from spark_jobs.java import java_problem as p; \
 	    print("spark tests are left out: " + p()) if p() else None'
 	@$(PYTEST) -q $(PARALLEL) -m "not slow and not reference and not long_spark"

@@ -7,13 +7,16 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
+
     from kbroker.testing import EmbeddedBroker
+    from tests.clients.kafka_tools import KafkaTools
 
 settings.register_profile(
     "quick",
@@ -27,18 +30,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 LONG_FILES: Final = (
     "spark/test_archive.py",
+    "simulation/test_run.py",
     "cluster/test_rounds.py",
-    "exactly_once/test_sink.py",
     "sim/test_replication.py",
+    "sim/test_two_brokers.py",
     "clients/test_broker_cluster.py",
-    "clients/test_share_groups.py",
-    "clients/test_forwarding.py",
-    "clients/test_controller_listener.py",
-    "clients/test_quota_admin.py",
-    "clients/test_config_command.py",
-    "exactly_once/test_kills.py",
-    "spark/test_kafka_source.py",
     "e2e/test_transaction_versions.py",
+    "clients/test_forwarding.py",
+    "exactly_once/test_kills.py",
     "node/test_garbage.py",
     "clients/test_streams.py",
     "clients/test_readme.py",
@@ -48,15 +47,26 @@ LONG_FILES: Final = (
     "e2e/test_kill.py",
     "e2e/test_memory.py",
     "cli/test_document.py",
-    "clients/test_console_tools.py",
     "clients/test_consumer_protocol.py",
-    "clients/test_log_admin.py",
+    "clients/test_share_groups.py",
     "e2e/test_retries.py",
     "e2e/test_transaction_kills.py",
     "e2e/test_fuzz.py",
     "e2e/test_start_interrupted.py",
+    "clients/test_quota_admin.py",
 )
 """Files of few tests that take the longest, the longest first."""
+SPARK_FILES: Final = frozenset(
+    {
+        "tests/spark/test_archive.py",
+        "tests/spark/test_docs.py",
+        "tests/spark/test_kafka_source.py",
+        "tests/spark/exactly_once/test_sink.py",
+        "tests/spark/lag/test_spark_queries.py",
+        "tests/spark/verify/test_job.py",
+    }
+)
+"""Files that go to one worker together: a session of Spark costs more than what they do with it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,6 +77,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return order.get("/".join(item.path.parts[-2:]), len(order))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Under --dist loadfile, whole files to each worker, and those of Spark to one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "spark" if file in SPARK_FILES else file
+
+    return Scheduling(config, log)
 
 
 def ignores_open_sockets(item: pytest.Item) -> bool:
@@ -84,6 +109,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """
     if ignores_open_sockets(item) and not (nextitem and ignores_open_sockets(nextitem)):
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def kafka_tools() -> Iterator[KafkaTools]:
+    """Apache Kafka's own tools; needs Java."""
+    from tests.clients.kafka_tools import KafkaTools
+
+    with KafkaTools() as tools:
+        yield tools
 
 
 @pytest.fixture(scope="module")

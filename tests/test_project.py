@@ -31,7 +31,7 @@ from kbroker.settings.properties import parse_properties
 from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
 from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.topic_table import TOPIC_KEYS
-from tests.conftest import LONG_FILES
+from tests.conftest import LONG_FILES, SPARK_FILES
 from tests.untested_modules import REASONS
 
 ROOT = Path(__file__).parents[1]
@@ -295,6 +295,13 @@ def test_files_that_begin_early_exist() -> None:
     assert [name for name in LONG_FILES if not any((ROOT / "tests").rglob(name))] == []
 
 
+def test_files_with_a_session_of_spark_go_to_one_worker() -> None:
+    takes_session = re.compile(r"^def test_[^)]*\bspark: SparkSession", re.MULTILINE)
+    files = (ROOT / "tests" / "spark").rglob("test_*.py")
+    found = {path for path in files if takes_session.search(path.read_text())}
+    assert {path.relative_to(ROOT).as_posix() for path in found} == SPARK_FILES
+
+
 def test_every_module_has_its_test() -> None:
     """kbroker/log/segment.py has tests/log/test_segment.py, or tests/untested_modules.py says which
     test file covers the module and why.
@@ -302,12 +309,9 @@ def test_every_module_has_its_test() -> None:
     explained: dict[str, str] = {}
     untested = modules_without_a_test()
     for pattern, reason in REASONS.items():
-        # A glob's `*` stays within one folder, as in Path.match of a path with the same depth.
-        matched = {
-            name
-            for name in untested
-            if name.count("/") == pattern.count("/") and Path(name).match(pattern)
-        }
+        # a glob's `*` stays within one folder
+        glob = re.compile(re.escape(pattern).replace(r"\*", "[^/]*"))
+        matched = {name for name in untested if glob.fullmatch(name)}
         assert matched, f"{pattern}: no such module, or each of them has a test: remove the reason"
         for name in matched:
             assert name not in explained, f"{name}: explained by {explained[name]} and {pattern}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +14,8 @@ from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.batch_builder import build_batch
 from kbroker.testing import EmbeddedBroker
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = [
     pytest.mark.clients,
@@ -25,13 +24,6 @@ pytestmark = [
 
 Kbroker = Callable[..., Any]
 HANGING_ID = 77_000
-
-
-@pytest.fixture(scope="session")
-def transactions_tool() -> list[str]:
-    """Kafka's TransactionsCommand, fetched before a transaction is open: that lasts a minute."""
-    tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-    return [*tool, "org.apache.kafka.tools.TransactionsCommand"]
 
 
 @pytest.fixture
@@ -83,14 +75,6 @@ def hang(broker: EmbeddedBroker, topic: str) -> int:
         return outcome.base_offset  # type: ignore[union-attr]  # it was appended
 
     return broker.call(append)
-
-
-def run_tool(tool: list[str], bootstrap: str, *arguments: str) -> str:
-    """What kafka-transactions.sh prints."""
-    command = [*tool, "--bootstrap-server", bootstrap, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def table_of(output: str) -> list[dict[str, str]]:
@@ -172,13 +156,14 @@ def test_find_and_abort(
 @pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
 def test_kafkas_tool_says_the_same(
     kbroker: Kbroker,
-    transactions_tool: list[str],
+    kafka_tools: KafkaTools,
     kafka_broker: EmbeddedBroker,
     producers: dict[str, Any],
     kafka_topic: str,
 ) -> None:
     def tool(*arguments: str) -> str:
-        return run_tool(transactions_tool, kafka_broker.bootstrap_servers, *arguments)
+        to = ("--bootstrap-server", kafka_broker.bootstrap_servers)
+        return kafka_tools.output("org.apache.kafka.tools.TransactionsCommand", *to, *arguments)
 
     listed = table_of(tool("list"))
     theirs = {

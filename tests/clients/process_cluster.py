@@ -20,6 +20,8 @@ from tests.clients.adapters import wait_until
 
 SESSIONS: Final = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "3000"}
 """A broker that restarts waits until its former session is over."""
+START_TIMEOUT_S: Final = 90.0
+"""For five processes that start at once on a busy machine."""
 
 
 def voters_of(ports: Mapping[int, int]) -> str:
@@ -33,7 +35,7 @@ def node_process(folder: Path, number: int, settings: Mapping[str, str]) -> Brok
     settings = {"node.id": str(number), "controller.listener.names": "CONTROLLER", **settings}
     config = BrokerConfig.from_properties({**settings, "log.dirs": str(data)})
     format_directories(config, FormatOptions(cluster_id=CLUSTER_ID), random=Random(number))
-    return BrokerProcess(data, overrides=settings)
+    return BrokerProcess(data, overrides=settings, start_timeout_s=START_TIMEOUT_S)
 
 
 def broker_process(folder: Path, number: int, voters: str) -> BrokerProcess:

@@ -1,12 +1,13 @@
 """Kafka Streams' word count (java/WordCount.java) as a process, and what it ought to find.
 
-classes = compile_word_count(tmp_path)
+classes = compile_word_count()
 with WordCount(classes, bootstrap, "in", "out", tmp_path / "one", settings) as one:
     ...
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.kafka_jars import streams_class_path
 from spark_jobs.java import java_problem
+from tests.clients.java_classes import classes_of, has_compiler
 
 SOURCE = Path(__file__).with_name("java") / "WordCount.java"
 PARTITIONS = 4
@@ -29,18 +31,15 @@ WORDS = ["and", "but", "for", "nor", "or", "so", "yet", "if", "as", "than", "tha
 
 def streams_problem() -> str | None:
     """Why a Streams application can't be built and run here; None if it can."""
-    if shutil.which("javac") is None:
+    if not has_compiler():
         return "needs a Java compiler (javac)"
     return java_problem()
 
 
-def compile_word_count(folder: Path) -> str:
-    """Compile into folder; the class path to run it with."""
+def compile_word_count() -> str:
+    """The class path to run it with."""
     jars = streams_class_path()
-    command = ["javac", "-d", str(folder), "-cp", jars, str(SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return f"{folder}:{jars}"
+    return os.pathsep.join((classes_of(SOURCE, jars), jars))
 
 
 class WordCount:
@@ -66,7 +65,8 @@ class WordCount:
         }
         java = shutil.which("java")
         assert java is not None
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes, "WordCount"]
+        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command += ["-cp", classes, "WordCount"]
         command += [source, sink, *(f"{name}={value}" for name, value in options.items())]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable
 
 import pytest
 
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = [
     pytest.mark.clients,
@@ -20,29 +18,14 @@ PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
-@pytest.fixture(scope="module")
-def kafka_tool() -> Callable[..., str]:
-    """Run a main class of Kafka's tools; gives its standard output."""
-    java, jars = shutil.which("java"), tools_class_path()
-    assert java is not None
-
-    def run(main_class: str, *arguments: str, stdin: str = "") -> str:
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", jars, main_class, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_console_producer_to_console_consumer(
-    bootstrap: str, new_name: Callable[[str], str], kafka_tool: Callable[..., str], codec: str
+    bootstrap: str, new_name: Callable[[str], str], kafka_tools: KafkaTools, codec: str
 ) -> None:
     topic = new_name(f"console-{codec}")
     lines = "".join(f"h1:v1,h2:v2\tkey{number}\tvalue {number}\n" for number in range(100))
     parsing = ["--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"]
-    kafka_tool(
+    kafka_tools.output(
         PRODUCER,
         "--bootstrap-server",
         bootstrap,
@@ -53,7 +36,7 @@ def test_console_producer_to_console_consumer(
         *parsing,
         stdin=lines,
     )
-    printed = kafka_tool(
+    printed = kafka_tools.output(
         CONSUMER,
         *(
             "--bootstrap-server",
@@ -77,7 +60,7 @@ def test_console_producer_to_console_consumer(
 
 
 def test_console_consumer_resumes_in_its_group(
-    bootstrap: str, new_name: Callable[[str], str], kafka_tool: Callable[..., str]
+    bootstrap: str, new_name: Callable[[str], str], kafka_tools: KafkaTools
 ) -> None:
     topic, group = new_name("console-group"), new_name("console-g")
     consume = [
@@ -90,11 +73,15 @@ def test_console_consumer_resumes_in_its_group(
         "--timeout-ms",
         "30000",
     ]
-    kafka_tool(PRODUCER, "--bootstrap-server", bootstrap, "--topic", topic, stdin="a\nb\nc\n")
-    assert kafka_tool(CONSUMER, *consume, "--from-beginning", "--max-messages", "3").split() == [
+    kafka_tools.output(
+        PRODUCER, "--bootstrap-server", bootstrap, "--topic", topic, stdin="a\nb\nc\n"
+    )
+    assert kafka_tools.output(
+        CONSUMER, *consume, "--from-beginning", "--max-messages", "3"
+    ).split() == [
         "a",
         "b",
         "c",
     ]
-    kafka_tool(PRODUCER, "--bootstrap-server", bootstrap, "--topic", topic, stdin="d\n")
-    assert kafka_tool(CONSUMER, *consume, "--max-messages", "1").split() == ["d"]
+    kafka_tools.output(PRODUCER, "--bootstrap-server", bootstrap, "--topic", topic, stdin="d\n")
+    assert kafka_tools.output(CONSUMER, *consume, "--max-messages", "1").split() == ["d"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -21,8 +20,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.testing.process import BrokerProcess
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = pytest.mark.clients
 
@@ -77,7 +76,7 @@ class Group:
         self.members.append(member)
         return member
 
-    def poll_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 15) -> None:
+    def poll_until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, what
@@ -214,22 +213,13 @@ def test_a_group_is_rolled_to_the_consumer_protocol_and_back(
     group.close()
 
 
-def tool(main_class: str, *arguments: str) -> str:
-    java = shutil.which("java")
-    assert java is not None
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path(), main_class]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @needs_java
-def test_kafkas_tools(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_kafkas_tools(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
     """The console consumer reads as a member, ConsumerGroupCommand sees and ends both kinds."""
     bootstrap = ("--bootstrap-server", broker.bootstrap_servers)
     create(broker.bootstrap_servers, "tools")
     sent = produce(broker.bootstrap_servers, "tools", range(12))
-    printed = tool(
+    printed = kafka_tools.output(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *(*bootstrap, "--include", "too.*", "--from-beginning", "--group", "java"),
         *("--max-messages", "12", "--timeout-ms", "20000"),
@@ -243,7 +233,9 @@ def test_kafkas_tools(broker: BrokerProcess, tmp_path: Path) -> None:
     group.poll_until(lambda: group.shared() and group.values == sent, "consumer")
     classic.poll_until(lambda: classic.shared() and classic.values == sent, "classic")
     commands = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-    described = tool(commands, *bootstrap, "--describe", "--all-groups", "--members", "--verbose")
+    described = kafka_tools.output(
+        commands, *bootstrap, "--describe", "--all-groups", "--members", "--verbose"
+    )
     rows = {line.split()[0]: line for line in described.splitlines() if " rd " in line}
     assert rows.keys() == {"new", "old"}
     group.close()

@@ -4,8 +4,6 @@ with both roles and one that is a controller only.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,8 @@ import pytest
 
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import free_port
-from scripts.kafka_jars import broker_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = [
     pytest.mark.clients,
@@ -43,16 +41,10 @@ def controller(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def run(tool: str, *arguments: str) -> str:
-    java = shutil.which("java")
-    assert java is not None
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", broker_class_path(), tool]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_kafkas_tools_administrate_through_the_controller(controller: str) -> None:
+def test_kafkas_tools_administrate_through_the_controller(
+    kafka_tools: KafkaTools, controller: str
+) -> None:
+    run = kafka_tools.output
     to = ("--bootstrap-controller", controller)
     assert "Cluster ID: " in run(CLUSTER, "cluster-id", *to)
     endpoints = run(CLUSTER, "list-endpoints", *to).splitlines()

@@ -5,15 +5,13 @@ controller was killed.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from scripts.kafka_jars import broker_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 from tests.clients.process_cluster import ProcessCluster
 
 pytestmark = [
@@ -29,24 +27,20 @@ CLUSTER = "org.apache.kafka.tools.ClusterTool"
 CONFIGS = "kafka.admin.ConfigCommand"
 
 
-def run(bootstrap: str, tool: str, *arguments: str) -> str:
-    """What a tool prints. bootstrap: one broker."""
-    java = shutil.which("java")
-    assert java is not None
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", broker_class_path(), tool]
-    to = ["--bootstrap-server", bootstrap]
-    command += [*arguments, *to] if tool == CLUSTER else [*to, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def leader_in(described: str) -> int:
     (line,) = (each for each in described.splitlines() if each.startswith("LeaderId:"))
     return int(line.split()[-1])
 
 
-def test_kafkas_tools_administrate_through_any_broker(tmp_path: Path) -> None:
+def test_kafkas_tools_administrate_through_any_broker(
+    kafka_tools: KafkaTools, tmp_path: Path
+) -> None:
+    def run(bootstrap: str, tool: str, *arguments: str) -> str:
+        """What a tool prints. bootstrap: one broker."""
+        to = ("--bootstrap-server", bootstrap)
+        words = (*arguments, *to) if tool == CLUSTER else (*to, *arguments)
+        return kafka_tools.output(tool, *words)
+
     with ExitStack() as stack:
         cluster = ProcessCluster(tmp_path, stack, controllers=(7, 8, 9), brokers=(1, 2))
         brokers = [broker.bootstrap_servers for broker in cluster.brokers.values()]

@@ -5,8 +5,6 @@ Kafka's own tools.
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ from typing import Any
 import pytest
 
 from kbroker.testing.process import BrokerProcess
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = [
     pytest.mark.clients,
@@ -153,46 +151,30 @@ def test_librdkafka_finds_offsets_by_time(
         consumer.close()
 
 
-@pytest.fixture(scope="module")
-def kafka_tool() -> Callable[..., str]:
-    """Run a main class of Kafka's tools; gives its standard output."""
-    java, jars = shutil.which("java"), tools_class_path()
-    assert java is not None
-
-    def run(main_class: str, bootstrap: str, *arguments: str) -> str:
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", jars, main_class]
-        command += ["--bootstrap-server", bootstrap, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
 @needs_java
 def test_kafkas_own_tools(
     two_disks: tuple[str, list[Path]],
     new_name: Callable[[str], str],
-    kafka_tool: Callable[..., str],
+    kafka_tools: KafkaTools,
     tmp_path: Path,
 ) -> None:
     bootstrap, dirs = two_disks
     topic = new_name("tools")
     fill(bootstrap, topic, 100, "gzip")
     tools = "org.apache.kafka.tools"
+
+    def run(tool: str, *arguments: str) -> str:
+        return kafka_tools.output(f"{tools}.{tool}", "--bootstrap-server", bootstrap, *arguments)
+
     asked = {"partitions": [{"topic": topic, "partition": 0, "offset": 60}], "version": 1}
     request = tmp_path / "delete.json"
     request.write_text(json.dumps(asked))
-    printed = kafka_tool(
-        f"{tools}.DeleteRecordsCommand", bootstrap, "--offset-json-file", str(request)
-    )
+    printed = run("DeleteRecordsCommand", "--offset-json-file", str(request))
     assert f"partition: {topic}-0\tlow_watermark: 60" in printed
     for asked_time, offset in (("earliest", 60), ("latest", 100), (BASE_MS + 755, 76)):
-        printed = kafka_tool(
-            f"{tools}.GetOffsetShell", bootstrap, "--topic", topic, "--time", str(asked_time)
-        )
+        printed = run("GetOffsetShell", "--topic", topic, "--time", str(asked_time))
         assert printed.strip() == f"{topic}:0:{offset}"
-    printed = kafka_tool(f"{tools}.LogDirsCommand", bootstrap, "--describe", "--topic-list", topic)
+    printed = run("LogDirsCommand", "--describe", "--topic-list", topic)
     described = json.loads(printed.splitlines()[-1])
     (broker,) = described["brokers"]
     assert [entry["error"] for entry in broker["logDirs"]] == [None, None]

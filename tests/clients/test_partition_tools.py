@@ -6,16 +6,14 @@ moved, and each client is told so in Kafka's words.
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = [
     pytest.mark.clients,
@@ -136,39 +134,35 @@ def test_kafka_python_elects_and_reassigns(bootstrap: str, topic: str, node_id: 
         admin.close()
 
 
-def run(tool: str, bootstrap: str, *arguments: str, code: int = 0) -> str:
-    """What one of Kafka's tools prints, if it ends with that exit code."""
-    java = shutil.which("java")
-    assert java is not None
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path(), tool]
-    done = subprocess.run(
-        [*command, "--bootstrap-server", bootstrap, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture
+def run(kafka_tools: KafkaTools, bootstrap: str) -> Callable[..., str]:
+    """Run one of Kafka's tools; what it prints. code: with which it is to end."""
+
+    def tool(main_class: str, *arguments: str, code: int = 0) -> str:
+        words = (main_class, "--bootstrap-server", bootstrap, *arguments)
+        return kafka_tools.output(*words, code=code, errors=True)
+
+    return tool
 
 
 @needs_java
-def test_kafkas_topic_tool_adds_partitions(bootstrap: str, topic: str) -> None:
+def test_kafkas_topic_tool_adds_partitions(run: Callable[..., str], topic: str) -> None:
     alter = ("--alter", "--topic", topic, "--partitions")
-    run(TOPICS, bootstrap, *alter, "4")
-    described = run(TOPICS, bootstrap, "--describe", "--topic", topic)
+    run(TOPICS, *alter, "4")
+    described = run(TOPICS, "--describe", "--topic", topic)
     assert "PartitionCount: 4" in described
-    assert "would not be an increase" in run(TOPICS, bootstrap, *alter, "3", code=1)
+    assert "would not be an increase" in run(TOPICS, *alter, "3", code=1)
 
 
 @needs_java
-def test_kafkas_election_tool(bootstrap: str, topic: str) -> None:
+def test_kafkas_election_tool(run: Callable[..., str], topic: str) -> None:
     partition = ("--topic", topic, "--partition", "1")
-    elected = run(ELECTIONS, bootstrap, "--election-type", "preferred", *partition)
+    elected = run(ELECTIONS, "--election-type", "preferred", *partition)
     assert f"Valid replica already elected for partitions {topic}-1" in elected
     everything = ("--election-type", "unclean", "--all-topic-partitions")
-    assert "Error" not in run(ELECTIONS, bootstrap, *everything)
+    assert "Error" not in run(ELECTIONS, *everything)
     missing = run(
-        *(ELECTIONS, bootstrap, "--election-type", "unclean", "--topic", topic),
+        *(ELECTIONS, "--election-type", "unclean", "--topic", topic),
         *("--partition", "9"),
         code=1,
     )
@@ -176,24 +170,26 @@ def test_kafkas_election_tool(bootstrap: str, topic: str) -> None:
 
 
 @needs_java
-def test_kafkas_reassignment_tool(bootstrap: str, topic: str, node_id: int, tmp_path: Path) -> None:
+def test_kafkas_reassignment_tool(
+    run: Callable[..., str], topic: str, node_id: int, tmp_path: Path
+) -> None:
     def file(name: str, content: object) -> str:
         path = tmp_path / name
         path.write_text(json.dumps(content))
         return str(path)
 
-    assert "No partition reassignments found." in run(REASSIGNMENTS, bootstrap, "--list")
+    assert "No partition reassignments found." in run(REASSIGNMENTS, "--list")
     topics = file("topics.json", {"version": 1, "topics": [{"topic": topic}]})
     generated = run(
-        *(REASSIGNMENTS, bootstrap, "--generate", "--topics-to-move-json-file", topics),
+        *(REASSIGNMENTS, "--generate", "--topics-to-move-json-file", topics),
         *("--broker-list", str(node_id)),
     )
     assert "Proposed partition reassignment configuration" in generated
     plan = file("plan.json", json.loads(generated.strip().splitlines()[-1]))
     of_plan = ("--reassignment-json-file", plan)
-    executed = run(REASSIGNMENTS, bootstrap, "--execute", *of_plan)
+    executed = run(REASSIGNMENTS, "--execute", *of_plan)
     assert f"Successfully started partition reassignments for {topic}-0,{topic}-1" in executed
-    verified = run(REASSIGNMENTS, bootstrap, "--verify", *of_plan)
+    verified = run(REASSIGNMENTS, "--verify", *of_plan)
     assert f"Reassignment of partition {topic}-0 is completed." in verified
-    cancelled = run(REASSIGNMENTS, bootstrap, "--cancel", *of_plan)
+    cancelled = run(REASSIGNMENTS, "--cancel", *of_plan)
     assert "None of the specified partition reassignments are active." in cancelled

@@ -13,8 +13,10 @@ import pytest
 from kbroker.protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.java import java_problem
-from tests.clients.test_config_command import configure
+from tests.clients.test_config_command import Configure, configure
 from tests.e2e.wire import call
+
+__all__ = ["configure"]  # a fixture
 
 pytestmark = [
     pytest.mark.clients,
@@ -71,23 +73,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     ],
 )
 def test_kafka_configs_sets_describes_and_removes_quotas(
-    broker: BrokerProcess, entity: list[str], key: str, value: str, described: str
+    configure: Configure, entity: list[str], key: str, value: str, described: str
 ) -> None:
-    configure(broker, *entity, "--alter", "--add-config", f"{key}={value}")
-    assert described in configure(broker, *entity, "--describe")
-    configure(broker, *entity, "--alter", "--delete-config", key)
-    assert "Quota configs" not in configure(broker, *entity, "--describe")
+    configure(*entity, "--alter", "--add-config", f"{key}={value}")
+    assert described in configure(*entity, "--describe")
+    configure(*entity, "--alter", "--delete-config", key)
+    assert "Quota configs" not in configure(*entity, "--describe")
 
 
 @needs_java
-def test_kafka_configs_sets_describes_and_removes_credentials(broker: BrokerProcess) -> None:
+def test_kafka_configs_sets_describes_and_removes_credentials(configure: Configure) -> None:
     entity = ["--entity-type", "users", "--entity-name", "carol"]
     value = "SCRAM-SHA-512=[iterations=5000,password=secret]"
-    configure(broker, *entity, "--alter", "--add-config", value)
-    described = configure(broker, *entity, "--describe")
+    configure(*entity, "--alter", "--add-config", value)
+    described = configure(*entity, "--describe")
     assert "for user-principal 'carol' are SCRAM-SHA-512=iterations=5000" in described
-    configure(broker, *entity, "--alter", "--delete-config", "SCRAM-SHA-512")
-    assert "iterations=5000" not in configure(broker, *entity, "--describe")
+    configure(*entity, "--alter", "--delete-config", "SCRAM-SHA-512")
+    assert "iterations=5000" not in configure(*entity, "--describe")
 
 
 def test_librdkafka_administers_credentials_and_finds_no_authorizer(broker: BrokerProcess) -> None:

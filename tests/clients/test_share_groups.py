@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,30 +10,18 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.process import BrokerProcess
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.timeout(300),  # Java starts many times
+    pytest.mark.timeout(300),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
-
-
-def kafka_tool(main_class: str, *arguments: str, stdin: str = "") -> str:
-    """Run a main class of Kafka's tools; gives its standard output."""
-    java = shutil.which("java")
-    assert java is not None
-    command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-    done = subprocess.run(
-        [*command, main_class, *arguments], input=stdin, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def produce(bootstrap: str, topic: str, values: range) -> None:
@@ -66,68 +52,82 @@ def read_from_the_start(bootstrap: str, group: str) -> None:
         done.result(10)
 
 
-def consume(bootstrap: str, topic: str, group: str, count: int, *more: str) -> list[str]:
+def consume(
+    kafka_tools: KafkaTools, bootstrap: str, topic: str, group: str, count: int, *more: str
+) -> list[str]:
     where = ("--bootstrap-server", bootstrap, "--topic", topic, "--group", group)
     how_much = ("--max-messages", str(count), "--timeout-ms", "60000")
-    return kafka_tool(CONSUMER, *where, *how_much, *more).split()
+    return kafka_tools.output(CONSUMER, *where, *how_much, *more).split()
 
 
-def tool(bootstrap: str, *arguments: str) -> list[list[str]]:
+def tool(kafka_tools: KafkaTools, bootstrap: str, *arguments: str) -> list[list[str]]:
     """The lines of the tool for share groups, as words."""
-    printed = kafka_tool(GROUPS, "--bootstrap-server", bootstrap, *arguments)
+    printed = kafka_tools.output(GROUPS, "--bootstrap-server", bootstrap, *arguments)
     return [line.split() for line in printed.splitlines() if line.strip()]
 
 
 def test_two_consumers_share_a_partition_and_a_third_goes_on(
-    bootstrap: str, new_name: Callable[[str], str]
+    kafka_tools: KafkaTools, bootstrap: str, new_name: Callable[[str], str]
 ) -> None:
     topic, group = new_name("shared"), new_name("share")
     produce(bootstrap, topic, range(1_000))
     read_from_the_start(bootstrap, group)
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(consume, bootstrap, topic, group, 300) for _ in range(2)]
+        both = [pool.submit(consume, kafka_tools, bootstrap, topic, group, 300) for _ in range(2)]
         read = [value for one in both for value in one.result()]
     assert len(read) == 600
-    read += consume(bootstrap, topic, group, 400)
+    read += consume(kafka_tools, bootstrap, topic, group, 400)
     assert Counter(read) == Counter(str(value) for value in range(1_000))
-    assert [group] in tool(bootstrap, "--list")
-    (row,) = [row for row in tool(bootstrap, "--describe", "--group", group) if row[0] == group]
+    assert [group] in tool(kafka_tools, bootstrap, "--list")
+    (row,) = [
+        row
+        for row in tool(kafka_tools, bootstrap, "--describe", "--group", group)
+        if row[0] == group
+    ]
     assert row[-1] == "0", "a lag where all is read"
 
 
 @pytest.mark.slow
-def test_rejected_and_released_records(bootstrap: str, new_name: Callable[[str], str]) -> None:
+def test_rejected_and_released_records(
+    kafka_tools: KafkaTools, bootstrap: str, new_name: Callable[[str], str]
+) -> None:
     topic, group = new_name("refused"), new_name("share")
     produce(bootstrap, topic, range(10))
     read_from_the_start(bootstrap, group)
-    assert consume(bootstrap, topic, group, 10, "--release") == [str(n) for n in range(10)]
-    again = consume(bootstrap, topic, group, 10, "--formatter-property", "print.delivery=true")
+    assert consume(kafka_tools, bootstrap, topic, group, 10, "--release") == [
+        str(n) for n in range(10)
+    ]
+    again = consume(
+        kafka_tools, bootstrap, topic, group, 10, "--formatter-property", "print.delivery=true"
+    )
     assert "Delivery:2" in " ".join(again)
     produce(bootstrap, topic, range(10, 20))
-    assert len(consume(bootstrap, topic, group, 10, "--reject")) == 10
+    assert len(consume(kafka_tools, bootstrap, topic, group, 10, "--reject")) == 10
     produce(bootstrap, topic, range(20, 21))
-    assert consume(bootstrap, topic, group, 1) == ["20"]
+    assert consume(kafka_tools, bootstrap, topic, group, 1) == ["20"]
 
 
 def test_offsets_are_reset_and_groups_deleted(
-    bootstrap: str, new_name: Callable[[str], str]
+    kafka_tools: KafkaTools, bootstrap: str, new_name: Callable[[str], str]
 ) -> None:
     topic, group = new_name("reset"), new_name("share")
     produce(bootstrap, topic, range(20))
     read_from_the_start(bootstrap, group)
-    consume(bootstrap, topic, group, 20)
+    consume(kafka_tools, bootstrap, topic, group, 20)
     which = ("--group", group, "--topic", topic)
-    tool(bootstrap, "--reset-offsets", *which, "--to-earliest", "--execute")
-    assert consume(bootstrap, topic, group, 20) == [str(n) for n in range(20)]
-    tool(bootstrap, "--delete-offsets", "--group", group, "--topic", topic)
-    rows = tool(bootstrap, "--describe", "--group", group)
+    tool(kafka_tools, bootstrap, "--reset-offsets", *which, "--to-earliest", "--execute")
+    assert consume(kafka_tools, bootstrap, topic, group, 20) == [str(n) for n in range(20)]
+    tool(kafka_tools, bootstrap, "--delete-offsets", "--group", group, "--topic", topic)
+    rows = tool(kafka_tools, bootstrap, "--describe", "--group", group)
     assert not [row for row in rows if row[0] == group]
-    tool(bootstrap, "--delete", "--group", group)
-    assert [group] not in tool(bootstrap, "--list")
+    tool(kafka_tools, bootstrap, "--delete", "--group", group)
+    assert [group] not in tool(kafka_tools, bootstrap, "--list")
 
 
 @pytest.mark.slow
-def test_a_killed_broker_forgets_no_acknowledgement(tmp_path: Path) -> None:
+def test_a_killed_broker_forgets_no_acknowledgement(
+    kafka_tools: KafkaTools, tmp_path: Path
+) -> None:
     """kill -9 between consumers: what was acknowledged does not come again, the rest does."""
     overrides = {"group.share.record.lock.duration.ms": "15000", "log.retention.ms": "-1"}
     with BrokerProcess(tmp_path / "data", overrides=overrides) as broker:
@@ -135,9 +135,9 @@ def test_a_killed_broker_forgets_no_acknowledgement(tmp_path: Path) -> None:
         read_from_the_start(broker.bootstrap_servers, "g")
         read: list[str] = []
         for _ in range(4):
-            read += consume(broker.bootstrap_servers, "t", "g", 100)
+            read += consume(kafka_tools, broker.bootstrap_servers, "t", "g", 100)
             broker.kill()
             broker.start()
         assert Counter(read) == Counter(str(value) for value in range(400))
-        rows = tool(broker.bootstrap_servers, "--describe", "--group", "g")
+        rows = tool(kafka_tools, broker.bootstrap_servers, "--describe", "--group", "g")
         assert [row[-1] for row in rows if row[0] == "g"] == ["0"]

@@ -45,8 +45,8 @@ OVERRIDES = {
 
 
 @pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_word_count(tmp_path_factory.mktemp("classes"))
+def classes() -> str:
+    return compile_word_count()
 
 
 @pytest.fixture(scope="module")

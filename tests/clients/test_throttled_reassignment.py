@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 from tests.clients.process_cluster import ProcessCluster
-from tests.clients.test_partition_tools import REASSIGNMENTS, run
+from tests.clients.test_partition_tools import REASSIGNMENTS
 
 pytestmark = [
     pytest.mark.clients,
@@ -56,7 +57,7 @@ def throttles(bootstrap: str) -> set[str]:
 
 
 def test_a_partition_moves_at_the_rate_of_its_throttle(
-    cluster: ProcessCluster, tmp_path: Path
+    cluster: ProcessCluster, kafka_tools: KafkaTools, tmp_path: Path
 ) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import NewTopic
@@ -72,15 +73,16 @@ def test_a_partition_moves_at_the_rate_of_its_throttle(
     plan = tmp_path / "plan.json"
     move = {"topic": TOPIC, "partition": 0, "replicas": [2]}
     plan.write_text(json.dumps({"version": 1, "partitions": [move]}))
-    of_plan = ("--reassignment-json-file", str(plan))
+    tool = (REASSIGNMENTS, "--bootstrap-server", bootstrap, "--reassignment-json-file", str(plan))
     throttle = ("--throttle", str(BYTES_PER_SECOND))
     began = time.monotonic()
-    executed = run(REASSIGNMENTS, bootstrap, "--execute", *of_plan, *throttle)
+    executed = kafka_tools.output(*tool, "--execute", *throttle)
     assert f"The inter-broker throttle limit was set to {BYTES_PER_SECOND} B/s" in executed
     assert len(throttles(bootstrap)) == 4
     done = f"Reassignment of partition {TOPIC}-0 is completed."
-    while done not in (verified := run(REASSIGNMENTS, bootstrap, "--verify", *of_plan)):
+    while done not in (verified := kafka_tools.output(*tool, "--verify")):
         assert time.monotonic() < began + 200, verified
+        time.sleep(0.5)
     least_s = RECORDS * RECORD_BYTES / BYTES_PER_SECOND
     assert time.monotonic() - began > 0.6 * least_s, "the first answer is a megabyte at once"
     assert "Clearing broker-level throttles on brokers 1,2" in verified

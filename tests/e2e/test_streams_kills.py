@@ -64,7 +64,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_each_word_is_counted_once(broker: BrokerProcess, tmp_path: Path, protocol: str) -> None:
     bootstrap = broker.bootstrap_servers
     create_topics(bootstrap, "lines", "counts")
-    classes = compile_word_count(tmp_path)
+    classes = compile_word_count()
     settings = {**SETTINGS, "group.protocol": protocol}
     expected: Counter[str] = Counter()
     moment = random.Random(protocol)

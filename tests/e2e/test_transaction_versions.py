@@ -5,7 +5,6 @@ aiokafka's kind run: no effect is lost or doubled, whichever version a transacti
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.records import iter_records
 from kbroker.testing.process import BrokerProcess
-from scripts.kafka_jars import tools_class_path
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 from tests.e2e.transaction_loops import OVERRIDES, Worker, run_under
 
 pytestmark = [
@@ -40,17 +39,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-def feature_tool(bootstrap: str, *arguments: str) -> str:
-    """What Kafka's kafka-features.sh prints."""
-    tool = ["java", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-    tool += ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap]
-    done = subprocess.run([*tool, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def level_of(bootstrap: str, feature: str) -> int:
-    for line in feature_tool(bootstrap, "describe").splitlines():
+def level_in(described: str, feature: str) -> int:
+    for line in described.splitlines():
         if line.startswith(f"Feature: {feature} "):
             return int(line.split("FinalizedVersionLevel:")[1].split()[0])
     raise AssertionError(f"{feature} is not described")
@@ -101,12 +91,17 @@ def test_a_switch_under_running_producers(broker: BrokerProcess, tmp_path: Path)
     assert versions_in(broker.data, "aiokafka") == [0]
 
 
-def test_kafkas_tool_switches_and_the_level_outlives_a_kill(broker: BrokerProcess) -> None:
-    bootstrap = broker.bootstrap_servers
-    assert level_of(bootstrap, "transaction.version") == 2
-    printed = feature_tool(bootstrap, "downgrade", "--feature", "transaction.version=1")
+def test_kafkas_tool_switches_and_the_level_outlives_a_kill(
+    broker: BrokerProcess, kafka_tools: KafkaTools
+) -> None:
+    def tool(*arguments: str) -> str:
+        to = ("--bootstrap-server", broker.bootstrap_servers)
+        return kafka_tools.output("org.apache.kafka.tools.FeatureCommand", *to, *arguments)
+
+    assert level_in(tool("describe"), "transaction.version") == 2
+    printed = tool("downgrade", "--feature", "transaction.version=1")
     assert printed == "transaction.version was downgraded to 1.\n"
     broker.kill()
     broker.start()
-    assert level_of(bootstrap, "transaction.version") == 1
-    assert feature_tool(bootstrap, "version-mapping").startswith("metadata.version=30 (4.3-IV0)")
+    assert level_in(tool("describe"), "transaction.version") == 1
+    assert tool("version-mapping").startswith("metadata.version=30 (4.3-IV0)")

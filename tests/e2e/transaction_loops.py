@@ -4,6 +4,7 @@ broker: the frame of the tests of kills and of feature switches.
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from scripts.kafka_jars import tools_class_path
 from tests.clients.adapters import wait_until
+from tests.clients.java_classes import classes_of
 from tests.e2e.transaction_history import KEYS, Outcomes, Place, Seen, anomalies
 
 HERE = Path(__file__).parent
@@ -44,8 +46,10 @@ OVERRIDES = {
 
 def worker_command(library: str) -> list[str]:
     if library == "java":
-        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", tools_class_path()]
-        return [*java, str(HERE / "TransactionWorker.java")]
+        jars = tools_class_path()
+        classes = classes_of(HERE / "TransactionWorker.java", jars)
+        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]
+        return [*java, os.pathsep.join((classes, jars)), "TransactionWorker"]
     return [sys.executable, "-m", "tests.e2e.transaction_worker", library]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _numbers = itertools.count()
+
+# No JVM of the tests lives for long: what the second compiler does costs more than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+SETTINGS: Final = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +45,7 @@ def spark() -> Iterator[SparkSession]:
     problem = java_problem()
     if problem is not None:
         pytest.skip(problem)
-    with open_session("kbroker tests") as session:
+    with open_session("kbroker tests", SETTINGS) as session:
         yield session
 
 

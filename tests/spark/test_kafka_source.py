@@ -14,7 +14,7 @@ from tests.clients.adapters import ConfluentAdapter, Sent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(400)]
 
 BASE_MS = 1_700_000_000_000
 
