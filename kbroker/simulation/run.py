@@ -18,8 +18,9 @@ from random import Random
 from typing import Any, Final
 
 from kbroker.model import TopicPartition
+from kbroker.simulation.aimed_faults import REPLICAS, AimedFaults
 from kbroker.simulation.cluster import SimulatedCluster, SimulatedNode
-from kbroker.simulation.consumers import Member, Reader, Reads
+from kbroker.simulation.consumers import Member, OffsetWatcher, Reader, ReplicaReader, Reads
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.faults import CLIENTS, Faults
 from kbroker.simulation.network import SimulatedNetwork
@@ -48,6 +49,9 @@ waits for its replicas for 30 s, and nothing waits longer.
 """
 ORDINARY_ANSWER_S: Final = 10.0
 """What is not answered after this time is waited for in the end: a rebalance takes 8 s at most."""
+GROUP: Final = "group"
+AIMED_EVERY: Final = 4
+"""Of so many seeds one begins with aimed faults, under clients that look closer."""
 MEMORY_FOLDER: Final = Path("/dev/shm")
 """Data of the nodes are there where it exists: the simulated nodes wait for no real disk."""
 
@@ -62,6 +66,11 @@ class Options:
     nodes: int = 3
     minutes: float = 1.0
     transactions: bool = True
+
+    @property
+    def is_aimed(self) -> bool:
+        """See `aimed_faults`, which need three replicas."""
+        return self.seed % AIMED_EVERY == AIMED_EVERY - 1 and self.nodes >= REPLICAS
 
     def line(self) -> str:
         """The command that does the same again."""
@@ -199,9 +208,18 @@ class ClusterRun:
             reading = [clients.create_task(reader.run()) for reader in readers]
             writing = [clients.create_task(writer) for writer in self._writers(workload)]
             faults = Faults(cluster, self._network, self._random("faults"), self._note)
-            striking = clients.create_task(faults.run())
+            aimed = AimedFaults(cluster, self._network, self._random("aim"), self._note)
+            watching = [clients.create_task(each) for each in self._watchers(cluster, workload)]
+
+            async def strike() -> None:
+                if self._options.is_aimed:
+                    await aimed.run()
+                await faults.run()
+
+            striking = clients.create_task(strike())
             await asyncio.sleep(self._options.minutes * 60)
             striking.cancel()
+            await asyncio.wait([striking])
             await faults.heal()
             self._note("everything heals")
             down = await self._take_one_down(cluster)
@@ -214,10 +232,10 @@ class ClusterRun:
             states = await self._healed(cluster)
             await self._everything_read(cluster, states, [reader.reads for reader in readers])
             await self._everything_answered()
-            for task in (*reading, answering):
+            for task in (*reading, *watching, answering):
                 task.cancel()
         await self._judge(cluster, workload)
-        self.outcome.counts = workload.counts + faults.counts
+        self.outcome.counts = workload.counts + faults.counts + aimed.counts
 
     def _writers(self, workload: Workload) -> Iterator[Coroutine[Any, Any, None]]:
         yield produce(workload, "idempotent-1", Guarantee.IDEMPOTENT)
@@ -226,6 +244,16 @@ class ClusterRun:
         if self._options.transactions:
             yield TransactionalProducer(workload, "transactional-1", is_new_protocol=True).run()
             yield TransactionalProducer(workload, "transactional-2", is_new_protocol=False).run()
+
+    def _watchers(
+        self, cluster: SimulatedCluster, workload: Workload
+    ) -> Iterator[Coroutine[Any, Any, None]]:
+        """Clients that look at what the aimed faults may spoil."""
+        if self._options.is_aimed:
+            places = [TopicPartition(EVENTS, index) for index in range(PARTITIONS)]
+            yield OffsetWatcher(workload, GROUP, places).run()
+            for node_id in cluster.nodes:
+                yield ReplicaReader(workload, node_id).run()
 
     async def _take_one_down(self, cluster: SimulatedCluster) -> SimulatedNode | None:
         """Kill a node, in every other seed, while the writers end: the others do all that is to be
@@ -358,8 +386,8 @@ def _text_of(error: BaseException) -> str:
 
 def _consumers(workload: Workload) -> list[Member | Reader]:
     return [
-        Member(workload, "member-1", "group"),
-        Member(workload, "member-2", "group"),
+        Member(workload, "member-1", GROUP),
+        Member(workload, "member-2", GROUP),
         Reader(workload, "reader", committed_only=False),
         Reader(workload, "committed-reader", committed_only=True),
     ]
