@@ -18,7 +18,7 @@ from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kbroker.quorum.format import METADATA_TOPIC
+from kbroker.quorum.raft.messages import METADATA_PARTITION
 from kbroker.simulation.cluster import (
     FIRST_BROKER_PORT,
     FIRST_CONTROLLER_PORT,
@@ -57,9 +57,7 @@ class Replicas(NamedTuple):
 
 
 class AimedFaults:
-    """note: told what happens. counts: of the aims, by name. lag_max_s: see
-    replica.lag.time.max.ms.
-    """
+    """note: told what happens. counts: of the aims, by name."""
 
     def __init__(
         self,
@@ -71,19 +69,23 @@ class AimedFaults:
         self.counts: Counter[str] = Counter()
         self._nodes = cluster.nodes
         self._bootstrap = cluster.bootstrap_servers
-        self._lag_max_s = next(iter(self._nodes.values())).config.replica_lag_time_max_ms / 1000
+        config = next(iter(self._nodes.values())).config
+        self._lag_max_s = config.get_int("replica.lag.time.max.ms") / 1000
+        self._session_s = config.get_int("broker.session.timeout.ms") / 1000
         self._network = network
         self._random = random
         self._note = note
 
     async def run(self) -> None:
-        """One of them. If it is cancelled, what is under way ends at once."""
+        """One of them; what it has broken is whole again at its end."""
         aims: dict[Aim, Callable[[], Coroutine[Any, Any, None]]] = {
             Aim.SUCCESSION: self._succession,
             Aim.UNHEARD: self._unheard,
             Aim.DEPOSED: self._deposed,
             Aim.MARKERS: self._markers,
         }
+        if self._lag_max_s >= self._session_s:
+            del aims[Aim.UNHEARD]  # its leader is fenced before the follower counts as lagging
         aim = self._random.choice(list(aims))
         await asyncio.sleep(FIRST_PAUSE_S)
         self._note(f"aim: {aim.value}")
@@ -239,7 +241,7 @@ class AimedFaults:
     async def _controller(self) -> int:
         """The active one."""
         asked = DescribeQuorumRequest.TopicData(
-            topic_name=METADATA_TOPIC,
+            topic_name=METADATA_PARTITION.topic,
             partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
         )
         async with Client(self._bootstrap, timeout_s=STOP_TIMEOUT_S) as client:

@@ -58,7 +58,7 @@ MEMORY_FOLDER: Final = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Options:
-    """minutes: of simulated time with faults. transactions: whether there are transactional
+    """minutes: of simulated time with faults, longer for aimed ones. transactions: whether there are transactional
     producers.
     """
 
@@ -211,15 +211,12 @@ class ClusterRun:
             aimed = AimedFaults(cluster, self._network, self._random("aim"), self._note)
             watching = [clients.create_task(each) for each in self._watchers(cluster, workload)]
 
-            async def strike() -> None:
-                if self._options.is_aimed:
-                    await aimed.run()
-                await faults.run()
-
-            striking = clients.create_task(strike())
-            await asyncio.sleep(self._options.minutes * 60)
+            ends_s = self._loop.time() + self._options.minutes * 60
+            if self._options.is_aimed:
+                await aimed.run()
+            striking = clients.create_task(faults.run())
+            await asyncio.sleep(max(ends_s - self._loop.time(), 0.0))
             striking.cancel()
-            await asyncio.wait([striking])
             await faults.heal()
             self._note("everything heals")
             down = await self._take_one_down(cluster)
