@@ -25,8 +25,9 @@ from kbroker.simulation.cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
+from kbroker.simulation.faults import CLIENTS
 from kbroker.simulation.network import Flow, SimulatedNetwork
-from kbroker.simulation.workload import EVENTS
+from kbroker.simulation.workload import EVENTS, LEDGER
 
 REPLICAS: Final = 3
 FIRST_PAUSE_S: Final = 1.0
@@ -36,6 +37,9 @@ STOP_TIMEOUT_S: Final = 5.0
 EXPANSION_TIMEOUT_S: Final = 5.0
 DEPOSED_S: Final = 4.5
 """A session timeout, and what another leader needs to get further than the deposed one."""
+MARKERS_S: Final = 0.1
+"""How long after the end of a transaction its markers are written."""
+MARKERS_TIMEOUT_S: Final = 6.0
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
@@ -157,24 +161,32 @@ class AimedFaults:
                 self._network.heal(*cut)
 
     async def _markers(self) -> None:
-        """A node is killed when another one asks it for markers."""
-        flows = [
-            (target, Flow(ApiKey.WRITE_TXN_MARKERS, source, FIRST_BROKER_PORT + target))
-            for target in sorted(self._nodes)
-            for source in sorted(self._nodes)
-            if source != target
-        ]
-        await self._pause(0.0, 1.0)
-        begun_s = asyncio.get_running_loop().time()
-        async with asyncio.timeout(EXPANSION_TIMEOUT_S):
+        """A leader is killed that has written a marker of another node's, which no follower has."""
+        leaders = await self._leaders_of(LEDGER)
+        ends = {node: Flow(ApiKey.END_TXN, CLIENTS, FIRST_BROKER_PORT + node) for node in self._nodes}
+        async with asyncio.timeout(MARKERS_TIMEOUT_S):
             while True:
-                for target, flow in flows:
-                    if self._network.last_asked_s(flow) > begun_s:
-                        self._note(f"{flow.source} asks {target} for markers")
-                        with self._killed(target):
-                            await self._pause(0.3, 1.5)
-                        return
-                await asyncio.sleep(LOOK_EVERY_S / 10)
+                now_s = asyncio.get_running_loop().time()
+                for coordinator, flow in ends.items():
+                    if self._network.last_asked_s(flow) > now_s - LOOK_EVERY_S:
+                        targets = sorted(leaders - {coordinator})
+                        if targets and await self._marked(coordinator, self._random.choice(targets)):
+                            return
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _marked(self, coordinator: int, target: int) -> bool:
+        """Kill the target if it is asked for a marker. Returns whether it was."""
+        began_s = asyncio.get_running_loop().time()
+        markers = Flow(ApiKey.WRITE_TXN_MARKERS, coordinator, FIRST_BROKER_PORT + target)
+        others = [each for each in sorted(self._nodes) if each != target]
+        with self._held(*(_replication(each, target) for each in others)):
+            await asyncio.sleep(MARKERS_S)
+            if self._network.last_asked_s(markers) < began_s:
+                return False
+            self._note(f"{coordinator} has asked {target} for markers")
+            with self._killed(target):
+                await asyncio.sleep(DEPOSED_S)
+        return True
 
     # -- what they are made of --------------------------------------------------------------------
 
@@ -237,6 +249,11 @@ class AimedFaults:
             raise TimeoutError("no partition that serves")
         offsets = [each for each in usable if each.partition.topic == OFFSETS_TOPIC]
         return self._random.choice(offsets if offsets and self._random.random() < 0.5 else usable)
+
+    async def _leaders_of(self, topic: str) -> frozenset[int]:
+        async with Client(self._bootstrap, timeout_s=STOP_TIMEOUT_S) as client:
+            found = await client.topic(topic)
+        return frozenset(each.leader_id for each in found.partitions.values())
 
     async def _controller(self) -> int:
         """The active one."""

@@ -5,19 +5,16 @@ They read to the end after the writers have stopped; the run cancels them then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
-from kbroker.client.cluster import READ_COMMITTED, READ_UNCOMMITTED, Client
+from kbroker.client.cluster import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker.client.consumer import ConsumedRecord, Consumer, ConsumerConfig
 from kbroker.client.group import GroupConfig, GroupConsumer
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.simulation.producers import fetch_committed
-from kbroker.simulation.workload import EVENTS, LEDGER, PARTITIONS, REQUEST_TIMEOUT_S, RETRY_S, Workload
+from kbroker.simulation.workload import EVENTS, LEDGER, PARTITIONS, RETRY_S, Workload
 from kbroker.testing.history.operations import OffsetCommit, ReadRecord
-
-WATCH_EVERY_S: Final = 0.1
 
 GROUP_SETTINGS: Final = GroupConfig(
     session_timeout_ms=6_000,
@@ -145,66 +142,3 @@ class Reader:
                     return
                 self._workload.note(f"{self._name} connects anew: {error}")
                 await asyncio.sleep(RETRY_S)
-
-
-class _ClientOfOneNode(Client):
-    """Takes one node for the leader of all partitions."""
-
-    node_id = -1
-
-    async def leader(self, topic_partition: TopicPartition) -> int:
-        """See `Client`."""
-        await self.topic(topic_partition.topic)
-        return self.node_id
-
-
-class ReplicaReader:
-    """Reads both topics at one node, whether it leads them or follows (KIP-392). It may miss
-    records, but none that it reads may be another than at the leader.
-    """
-
-    def __init__(self, workload: Workload, node_id: int) -> None:
-        self._name = f"reader of node {node_id}"
-        self._reads = Reads(workload, self._name, committed_only=False)
-        self._workload = workload
-        self._node_id = node_id
-
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        config = ConsumerConfig(auto_offset_reset="none")
-        positions = {
-            TopicPartition(topic, index): 0
-            for topic in (EVENTS, LEDGER)
-            for index in range(PARTITIONS)
-        }
-        while True:
-            try:
-                async with _ClientOfOneNode(
-                    self._workload.bootstrap_servers,
-                    client_id=self._name,
-                    timeout_s=REQUEST_TIMEOUT_S,
-                ) as client:
-                    client.node_id = self._node_id
-                    consumer = Consumer(client, config)
-                    consumer.positions.update(positions)
-                    while True:
-                        self._reads.take(await consumer.poll())
-                        positions.update(consumer.positions)
-            except (KafkaError, StartupError):
-                # Also OFFSET_OUT_OF_RANGE: a follower that is behind the leader.
-                await asyncio.sleep(RETRY_S)
-
-
-class OffsetWatcher:
-    """Fetches committed offsets all the time, so that none goes back without being seen."""
-
-    def __init__(self, workload: Workload, group: str, partitions: Sequence[TopicPartition]) -> None:
-        self._workload = workload
-        self._group = group
-        self._partitions = partitions
-
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            await fetch_committed(self._workload, self._group, self._partitions)
-            await asyncio.sleep(WATCH_EVERY_S)

@@ -20,12 +20,13 @@ from typing import Any, Final
 from kbroker.model import TopicPartition
 from kbroker.simulation.aimed_faults import REPLICAS, AimedFaults
 from kbroker.simulation.cluster import SimulatedCluster, SimulatedNode
-from kbroker.simulation.consumers import Member, OffsetWatcher, Reader, ReplicaReader, Reads
+from kbroker.simulation.consumers import Member, Reader, Reads
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.faults import CLIENTS, Faults
 from kbroker.simulation.network import SimulatedNetwork
 from kbroker.simulation.process import SimulatedProcess, context_of
 from kbroker.simulation.producers import TransactionalProducer, fetch_committed, produce
+from kbroker.simulation.watchers import OffsetWatcher, ReplicaReader
 from kbroker.simulation.workload import EVENTS, LEDGER, PARTITIONS, Workload
 from kbroker.testing.cluster_state import (
     UNAVAILABLE,
@@ -49,7 +50,8 @@ waits for its replicas for 30 s, and nothing waits longer.
 """
 ORDINARY_ANSWER_S: Final = 10.0
 """What is not answered after this time is waited for in the end: a rebalance takes 8 s at most."""
-GROUP: Final = "group"
+WATCHED_GROUPS: Final = ("watched-1", "watched-2")
+"""Of which the two partitions of the offsets topic have one each."""
 AIMED_EVERY: Final = 4
 """Of so many seeds one begins with aimed faults, under clients that look closer."""
 MEMORY_FOLDER: Final = Path("/dev/shm")
@@ -247,8 +249,8 @@ class ClusterRun:
     ) -> Iterator[Coroutine[Any, Any, None]]:
         """Clients that look at what the aimed faults may spoil."""
         if self._options.is_aimed:
-            places = [TopicPartition(EVENTS, index) for index in range(PARTITIONS)]
-            yield OffsetWatcher(workload, GROUP, places).run()
+            for group in WATCHED_GROUPS:
+                yield OffsetWatcher(workload, group).run()
             for node_id in cluster.nodes:
                 yield ReplicaReader(workload, node_id).run()
 
@@ -383,8 +385,8 @@ def _text_of(error: BaseException) -> str:
 
 def _consumers(workload: Workload) -> list[Member | Reader]:
     return [
-        Member(workload, "member-1", GROUP),
-        Member(workload, "member-2", GROUP),
+        Member(workload, "member-1", "group"),
+        Member(workload, "member-2", "group"),
         Reader(workload, "reader", committed_only=False),
         Reader(workload, "committed-reader", committed_only=True),
     ]
