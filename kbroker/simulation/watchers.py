@@ -26,6 +26,11 @@ READ_TIMEOUT_S: Final = 1.0
 OFFSET_TIMEOUT_S: Final = 0.25
 """Shorter than what a coordinator waits for: a commit that is not answered is given up."""
 PAUSE_S: Final = 0.1
+COMMIT_AGAIN_S: Final = 1.0
+"""After a commit that failed. A coordinator answers no fetch while a commit is under way, so a new
+coordinator is to be asked before anything is committed there.
+"""
+FETCH_AGAIN_S: Final = 0.02
 PLACE: Final = TopicPartition(EVENTS, 0)
 NAMED_OFFSETS_VERSION: Final = 9
 
@@ -89,10 +94,12 @@ class OffsetWatcher:
     async def run(self) -> None:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._repeat(self._commit))
-            both.create_task(self._repeat(self._fetch))
+            both.create_task(self._repeat(self._commit, after_error_s=COMMIT_AGAIN_S))
+            both.create_task(self._repeat(self._fetch, after_error_s=FETCH_AGAIN_S))
 
-    async def _repeat(self, attempt: Callable[[Client], Awaitable[None]]) -> None:
+    async def _repeat(
+        self, attempt: Callable[[Client], Awaitable[None]], *, after_error_s: float
+    ) -> None:
         while True:
             try:
                 async with Client(
@@ -104,7 +111,7 @@ class OffsetWatcher:
                         await attempt(client)
                         await asyncio.sleep(PAUSE_S)
             except (KafkaError, StartupError):
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(after_error_s)
 
     async def _commit(self, client: Client) -> None:
         commit = OffsetCommit(self._group, PLACE, self._next_offset, self._workload.now_ms())
