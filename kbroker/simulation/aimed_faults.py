@@ -37,6 +37,8 @@ STOP_TIMEOUT_S: Final = 5.0
 EXPANSION_TIMEOUT_S: Final = 5.0
 DEPOSED_S: Final = 4.5
 """A session timeout, and what another leader needs to get further than the deposed one."""
+FOLLOWS_S: Final = 1.0
+"""Shorter than what clients wait for an answer."""
 MARKERS_S: Final = 0.1
 """How long after the end of a transaction its markers are written."""
 MARKERS_TIMEOUT_S: Final = 6.0
@@ -147,18 +149,22 @@ class AimedFaults:
                     await asyncio.sleep(DEPOSED_S)
 
     async def _deposed(self) -> None:
-        """No other node hears the leader of a partition, and clients do."""
+        """No other node hears the leader of a partition, and clients do. When it has learnt that it
+        follows, it takes a while until it fetches: readers wait at it for new records then.
+        """
         found = await self._drawn_replicas(has_all=lambda each: each.partition.topic == EVENTS)
         self._note(f"{found.partition}: {found.leader} is alone with the clients")
         others = [each for each in sorted(self._nodes) if each != found.leader]
         cuts = [(found.leader, each) for each in others] + [(each, found.leader) for each in others]
-        for cut in cuts:
-            self._network.cut(*cut)
-        try:
-            await asyncio.sleep(DEPOSED_S)
-        finally:
+        with self._held(*(_replication(found.leader, each) for each in others)):
             for cut in cuts:
-                self._network.heal(*cut)
+                self._network.cut(*cut)
+            try:
+                await asyncio.sleep(DEPOSED_S)
+            finally:
+                for cut in cuts:
+                    self._network.heal(*cut)
+            await asyncio.sleep(FOLLOWS_S)
 
     async def _markers(self) -> None:
         """A leader is killed that has written a marker of another node's, which no follower has."""

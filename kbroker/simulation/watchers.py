@@ -25,7 +25,7 @@ from kbroker.testing.history.operations import OffsetCommit, OffsetFetch
 READ_TIMEOUT_S: Final = 1.0
 OFFSET_TIMEOUT_S: Final = 0.25
 """Shorter than what a coordinator waits for: a commit that is not answered is given up."""
-PAUSE_S: Final = 0.1
+PAUSE_S: Final = 0.25
 COMMIT_AGAIN_S: Final = 1.0
 """After a commit that failed. A coordinator answers no fetch while a commit is under way, so a new
 coordinator is to be asked before anything is committed there.
