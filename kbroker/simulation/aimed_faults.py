@@ -38,7 +38,8 @@ EXPANSION_TIMEOUT_S: Final = 5.0
 DEPOSED_S: Final = 4.5
 """A session timeout, and what another leader needs to get further than the deposed one."""
 FOLLOWS_S: Final = 1.0
-"""Shorter than what clients wait for an answer."""
+SLOW_DISK_S: Final = 0.3
+CUTS_S: Final = 1.0
 MARKERS_S: Final = 0.1
 """How long after the end of a transaction its markers are written."""
 MARKERS_TIMEOUT_S: Final = 6.0
@@ -150,7 +151,8 @@ class AimedFaults:
 
     async def _deposed(self) -> None:
         """No other node hears the leader of a partition, and clients do. When it has learnt that it
-        follows, it takes a while until it fetches: readers wait at it for new records then.
+        follows, it takes a while until it fetches, and to cut its log: readers wait at it for new
+        records then.
         """
         found = await self._drawn_replicas(has_all=lambda each: each.partition.topic == EVENTS)
         self._note(f"{found.partition}: {found.leader} is alone with the clients")
@@ -165,6 +167,12 @@ class AimedFaults:
                 for cut in cuts:
                     self._network.heal(*cut)
             await asyncio.sleep(FOLLOWS_S)
+        node = self._nodes[found.leader]
+        node.slow_down(SLOW_DISK_S)
+        try:
+            await asyncio.sleep(CUTS_S)
+        finally:
+            node.slow_down()
 
     async def _markers(self) -> None:
         """A leader is killed that has written a marker of another node's, which no follower has."""
