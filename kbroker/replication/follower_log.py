@@ -43,9 +43,7 @@ logger = logging.getLogger(__name__)
 
 _LENGTH_AND_EPOCH: Final = Struct(">ii")
 
-BELOW_HIGH_WATERMARK: Final = (
-    "node %d, %s: truncating to offset %d, below the high watermark %d"
-)
+BELOW_HIGH_WATERMARK: Final = "node %d, %s: truncating to offset %d, below the high watermark %d"
 """The warning that records are cut which were shown to clients, or could have been. Without unclean
 elections it never comes.
 """

@@ -142,8 +142,7 @@ class AimedFaults:
         begun_s = asyncio.get_running_loop().time()
         with self._held(metadata, proposals):
             async with asyncio.timeout(EXPANSION_TIMEOUT_S):
-                while self._network.last_asked_s(proposals) < begun_s:
-                    await asyncio.sleep(LOOK_EVERY_S)
+                await self._asked_since(proposals, begun_s)
             with self._held(fetches):
                 await asyncio.sleep(self._lag_max_s + 0.5)
                 with self._killed(leader):
@@ -177,14 +176,18 @@ class AimedFaults:
     async def _markers(self) -> None:
         """A leader is killed that has written a marker of another node's, which no follower has."""
         leaders = await self._leaders_of(LEDGER)
-        ends = {node: Flow(ApiKey.END_TXN, CLIENTS, FIRST_BROKER_PORT + node) for node in self._nodes}
+        ends = {
+            node: Flow(ApiKey.END_TXN, CLIENTS, FIRST_BROKER_PORT + node) for node in self._nodes
+        }
         async with asyncio.timeout(MARKERS_TIMEOUT_S):
             while True:
                 now_s = asyncio.get_running_loop().time()
                 for coordinator, flow in ends.items():
                     if self._network.last_asked_s(flow) > now_s - LOOK_EVERY_S:
                         targets = sorted(leaders - {coordinator})
-                        if targets and await self._marked(coordinator, self._random.choice(targets)):
+                        if targets and await self._marked(
+                            coordinator, self._random.choice(targets)
+                        ):
                             return
                 await asyncio.sleep(LOOK_EVERY_S)
 
@@ -203,6 +206,12 @@ class AimedFaults:
         return True
 
     # -- what they are made of --------------------------------------------------------------------
+
+    async def _asked_since(self, flow: Flow, begun_s: float) -> None:
+        while True:
+            if self._network.last_asked_s(flow) >= begun_s:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _pause(self, shortest_s: float, longest_s: float) -> None:
         await asyncio.sleep(self._random.uniform(shortest_s, longest_s))

@@ -262,7 +262,7 @@ class SimulatedNetwork:
                 transport.continue_after_cut()
 
     def is_held(self, transport: SimulatedTransport) -> bool:
-        """Whether nothing arrives at this end of a connection, which is a client's or a server's."""
+        """Whether nothing arrives at this end of a connection, a client's or a server's."""
         return bool(self._held) and any(self._is_of(transport, flow) for flow in self._held)
 
     def last_asked_s(self, flow: Flow) -> float:

@@ -63,8 +63,8 @@ MEMORY_FOLDER: Final = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Options:
-    """minutes: of simulated time with faults, longer for aimed ones. transactions: whether there are transactional
-    producers.
+    """minutes: of simulated time with faults, longer for aimed ones. transactions: whether there
+    are transactional producers.
     """
 
     seed: int = 1
