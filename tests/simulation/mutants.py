@@ -1,5 +1,5 @@
 """Defects put into the nodes of a simulated cluster, each of which some seed must find: the proof
-that faults, clients and the checker of histories are able to. Those of replication alone are in
+that faults, clients and the checker of histories are able to. Four are of replication alone, from
 `tests/sim/replication_mutants`.
 """
 

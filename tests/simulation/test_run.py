@@ -22,13 +22,13 @@ SLOW_SEEDS_PER_TEST = 50
 MINUTES = 0.1
 FIND_WITHIN = 60
 FOUND_BY = {
-    "coordinators_trust_the_tail": 11,
     "high_watermark_from_a_diverging_answer": 3,
     "markers_are_dropped_after_an_error": 35,
 }
 """Seeds that find mutants. Without a mutant they are among those of `test_no_anomaly`."""
 SLOWLY_FOUND_BY = {
     "committed_instead_of_maximal_isr": 67,
+    "coordinators_trust_the_tail": 75,
     "epoch_check_skipped": 3,
     "truncation_to_the_wrong_epochs_end": 43,
 }
