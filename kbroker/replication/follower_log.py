@@ -43,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 _LENGTH_AND_EPOCH: Final = Struct(">ii")
 
+BELOW_HIGH_WATERMARK: Final = "node %d, %s: truncating to offset %d, below the high watermark %d"
+"""The warning that records are cut which were shown to clients, or could have been. Without unclean
+elections it never comes.
+"""
 CORRUPT: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
 """Errors of records that are fetched again."""
 
@@ -209,7 +213,7 @@ class FollowerLogs:
         partition = followed.partition
         if not is_full and offset < partition.high_watermark:
             logger.warning(
-                "node %d, %s: truncating to offset %d, below the high watermark %d",
+                BELOW_HIGH_WATERMARK,
                 partition.node_id,
                 partition.topic_partition,
                 offset,

@@ -19,7 +19,7 @@ from kbroker.quorum.format import METADATA_FOLDER, FormatOptions, format_directo
 from kbroker.settings.broker import BrokerConfig
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.network import HOST
-from kbroker.simulation.process import SimulatedProcess, context_of
+from kbroker.simulation.process import THREAD_S, SimulatedProcess, context_of
 from kbroker.simulation.resources import SimulatedResources
 
 logger = logging.getLogger(__name__)
@@ -168,6 +168,10 @@ class SimulatedNode:
     def resume(self) -> None:
         """Continue as by SIGCONT."""
         self._loop.resume(self._process)
+
+    def slow_down(self, thread_s: float = THREAD_S) -> None:
+        """Work on its disk takes so long from now on; by default, no longer than usual."""
+        self._process.thread_s = thread_s
 
     def log_bytes(self, folder: str) -> bytes:
         """The segments of a partition, in order."""

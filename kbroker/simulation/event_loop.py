@@ -19,15 +19,13 @@ from contextvars import Context, copy_context
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from kbroker.simulation.network import SimulatedNetwork, SimulatedServer
-from kbroker.simulation.process import PROCESS, SimulatedProcess
+from kbroker.simulation.process import PROCESS, THREAD_S, SimulatedProcess
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 START_NS: Final = 1_700_000_000 * 1_000_000_000
 """The wall clock when a simulation begins."""
-THREAD_S: Final = 0.0005
-"""How long the work of a thread takes."""
 FEW_TASKS: Final = 1000
 """From so many on, those that have ended are looked for and forgotten."""
 END_TIMEOUT_S: Final = 10.0

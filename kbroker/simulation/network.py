@@ -1,7 +1,7 @@
 """The network of a simulated cluster: connections whose bytes arrive late, in order and in pieces
 of any size; a cut, of one direction or of both, holds them back until it is healed, as
 retransmission does. A process that is killed resets its connections. All addresses are ports of one
-host.
+host. Answers of single connections can be held back too, as if one flow of packets were lost.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from kbroker.protocol.apis import ApiKey
 from kbroker.simulation.process import PROCESS, SimulatedProcess
 from kbroker.simulation.unanswered import Conversation, UnansweredRequest
 
@@ -47,6 +48,14 @@ class Conditions:
             late_share=random.choice((0.0, 0.0, 0.01, 0.05)),
             late_s=random.choice((0.1, 1.0)),
         )
+
+
+class Flow(NamedTuple):
+    """The connections of one process to one port over which it has sent requests of one API."""
+
+    api_key: ApiKey
+    source: int
+    port: int
 
 
 class End(Enum):
@@ -101,6 +110,7 @@ class SimulatedNetwork:
         self._random = random
         self._listeners: dict[int, Listener] = {}
         self._cuts: set[tuple[int, int]] = set()
+        self._held: set[Flow] = set()
         self._transports: dict[SimulatedTransport, None] = {}
         """In the order in which they were made."""
         self._conversations: dict[SimulatedTransport, Conversation] = {}
@@ -240,6 +250,39 @@ class SimulatedNetwork:
             ):
                 transport.continue_after_cut()
 
+    def hold_answers(self, flow: Flow) -> None:
+        """From now on no answer of the flow arrives, also on connections that are made later."""
+        self._held.add(flow)
+
+    def release_answers(self, flow: Flow) -> None:
+        """What was held back arrives."""
+        self._held.discard(flow)
+        for transport in list(self._conversations):
+            if self._is_of(transport, flow):
+                transport.continue_after_cut()
+
+    def is_held(self, transport: SimulatedTransport) -> bool:
+        """Whether nothing arrives at this end of a connection, a client's or a server's."""
+        return bool(self._held) and any(self._is_of(transport, flow) for flow in self._held)
+
+    def last_asked_s(self, flow: Flow) -> float:
+        """When the flow's last request was sent on a connection that is open; -1: none was."""
+        times = [
+            conversation.last_asked_s[flow.api_key]
+            for transport, conversation in self._conversations.items()
+            if self._is_of(transport, flow)
+        ]
+        return max(times, default=-1.0)
+
+    def _is_of(self, transport: SimulatedTransport, flow: Flow) -> bool:
+        conversation = self._conversations.get(transport)
+        return (
+            conversation is not None
+            and flow.api_key in conversation.last_asked_s
+            and transport.process.node_id == flow.source
+            and transport.get_extra_info("peername")[1] == flow.port
+        )
+
     def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
         """Whether nothing of source reaches target."""
         return (source.node_id, target.node_id) in self._cuts
@@ -358,7 +401,12 @@ class SimulatedTransport(asyncio.Transport):
     def _arrived(self) -> None:
         if self._is_closing or self.peer is None:
             return
-        if self._held_back or self._network.is_cut(self.peer.process, self.process):
+        network = self._network
+        if (
+            self._held_back
+            or network.is_cut(self.peer.process, self.process)
+            or network.is_held(self)
+        ):
             self._held_back += 1
             return
         self._unread.append(self._on_the_way.popleft())

@@ -5,16 +5,20 @@ from __future__ import annotations
 from contextvars import Context, ContextVar, copy_context
 from typing import Final
 
+THREAD_S: Final = 0.0005
+"""How long the work of a thread takes, unless the disk is slow."""
+
 
 class SimulatedProcess:
-    """node_id: as the network knows it."""
+    """node_id: as the network knows it. thread_s: how long the work of one of its threads takes."""
 
-    __slots__ = ("is_alive", "is_paused", "node_id")
+    __slots__ = ("is_alive", "is_paused", "node_id", "thread_s")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.is_alive = True
         self.is_paused = False
+        self.thread_s = THREAD_S
 
 
 PROCESS: Final[ContextVar[SimulatedProcess | None]] = ContextVar("process", default=None)

@@ -13,8 +13,9 @@ from kbroker.node.timers import LoopTimers
 from kbroker.server.network.listener import Bind
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig
-from kbroker.simulation.event_loop import START_NS, THREAD_S
+from kbroker.simulation.event_loop import START_NS
 from kbroker.simulation.network import SimulatedNetwork
+from kbroker.simulation.process import PROCESS, THREAD_S
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class SimulatedOffload:
             loop.call_soon(then, OSError("the executor is shut down"))
             return
         self._waiting.append((work, then))
-        loop.call_later(THREAD_S, self._run_next)
+        process = PROCESS.get()
+        loop.call_later(THREAD_S if process is None else process.thread_s, self._run_next)
 
     def _run_next(self) -> None:
         if not self._waiting:

@@ -7,6 +7,7 @@ The seed decides everything; a run of the same seed, settings and version does t
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tempfile
 from collections import Counter
@@ -18,6 +19,8 @@ from random import Random
 from typing import Any, Final
 
 from kbroker.model import TopicPartition
+from kbroker.replication import follower_log
+from kbroker.simulation.aimed_faults import REPLICAS, AimedFaults
 from kbroker.simulation.cluster import SimulatedCluster, SimulatedNode
 from kbroker.simulation.consumers import Member, Reader, Reads
 from kbroker.simulation.event_loop import SimulatedLoop
@@ -25,6 +28,7 @@ from kbroker.simulation.faults import CLIENTS, Faults
 from kbroker.simulation.network import SimulatedNetwork
 from kbroker.simulation.process import SimulatedProcess, context_of
 from kbroker.simulation.producers import TransactionalProducer, fetch_committed, produce
+from kbroker.simulation.watchers import OffsetWatcher, ReplicaReader
 from kbroker.simulation.workload import EVENTS, LEDGER, PARTITIONS, Workload
 from kbroker.testing.cluster_state import (
     UNAVAILABLE,
@@ -48,20 +52,30 @@ waits for its replicas for 30 s, and nothing waits longer.
 """
 ORDINARY_ANSWER_S: Final = 10.0
 """What is not answered after this time is waited for in the end: a rebalance takes 8 s at most."""
+WATCHED_GROUPS: Final = ("watched-1", "watched-2")
+"""Of which the two partitions of the offsets topic have one each."""
+AIMED_EVERY: Final = 8
+FIRST_AIMED: Final = 3
+"""Of so many seeds one begins with aimed faults, under clients that look closer; the first such."""
 MEMORY_FOLDER: Final = Path("/dev/shm")
 """Data of the nodes are there where it exists: the simulated nodes wait for no real disk."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """minutes: of simulated time with faults. transactions: whether there are transactional
-    producers.
+    """minutes: of simulated time with faults, longer for aimed ones. transactions: whether there
+    are transactional producers.
     """
 
     seed: int = 1
     nodes: int = 3
     minutes: float = 1.0
     transactions: bool = True
+
+    @property
+    def is_aimed(self) -> bool:
+        """See `aimed_faults`, which need three replicas."""
+        return self.seed % AIMED_EVERY == FIRST_AIMED and self.nodes >= REPLICAS
 
     def line(self) -> str:
         """The command that does the same again."""
@@ -114,7 +128,7 @@ class ClusterRun:
 
     def run(self) -> Outcome:
         """All of it."""
-        with _folder() as folder:
+        with _folder() as folder, _watched_cuts(self._violated):
             cluster = SimulatedCluster(
                 folder,
                 self._loop,
@@ -199,8 +213,14 @@ class ClusterRun:
             reading = [clients.create_task(reader.run()) for reader in readers]
             writing = [clients.create_task(writer) for writer in self._writers(workload)]
             faults = Faults(cluster, self._network, self._random("faults"), self._note)
+            aimed = AimedFaults(cluster, self._network, self._random("aim"), self._note)
+            watching = [clients.create_task(each) for each in self._watchers(cluster, workload)]
+
+            ends_s = self._loop.time() + self._options.minutes * 60
+            if self._options.is_aimed:
+                await aimed.run()
             striking = clients.create_task(faults.run())
-            await asyncio.sleep(self._options.minutes * 60)
+            await asyncio.sleep(max(ends_s - self._loop.time(), 0.0))
             striking.cancel()
             await faults.heal()
             self._note("everything heals")
@@ -214,10 +234,10 @@ class ClusterRun:
             states = await self._healed(cluster)
             await self._everything_read(cluster, states, [reader.reads for reader in readers])
             await self._everything_answered()
-            for task in (*reading, answering):
+            for task in (*reading, *watching, answering):
                 task.cancel()
         await self._judge(cluster, workload)
-        self.outcome.counts = workload.counts + faults.counts
+        self.outcome.counts = workload.counts + faults.counts + aimed.counts
 
     def _writers(self, workload: Workload) -> Iterator[Coroutine[Any, Any, None]]:
         yield produce(workload, "idempotent-1", Guarantee.IDEMPOTENT)
@@ -226,6 +246,16 @@ class ClusterRun:
         if self._options.transactions:
             yield TransactionalProducer(workload, "transactional-1", is_new_protocol=True).run()
             yield TransactionalProducer(workload, "transactional-2", is_new_protocol=False).run()
+
+    def _watchers(
+        self, cluster: SimulatedCluster, workload: Workload
+    ) -> Iterator[Coroutine[Any, Any, None]]:
+        """Clients that look at what the aimed faults may spoil."""
+        if self._options.is_aimed:
+            for group in WATCHED_GROUPS:
+                yield OffsetWatcher(workload, group).run()
+            for node_id in cluster.nodes:
+                yield ReplicaReader(workload, node_id).run()
 
     async def _take_one_down(self, cluster: SimulatedCluster) -> SimulatedNode | None:
         """Kill a node, in every other seed, while the writers end: the others do all that is to be
@@ -363,6 +393,32 @@ def _consumers(workload: Workload) -> list[Member | Reader]:
         Reader(workload, "reader", committed_only=False),
         Reader(workload, "committed-reader", committed_only=True),
     ]
+
+
+class _Cuts(logging.Handler):
+    """Told what nodes log as they cut records that were committed: nothing else shows that, if the
+    same records are fetched again. violated: as of `ClusterRun`.
+    """
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        super().__init__()
+        self._violated = violated
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if record.msg is follower_log.BELOW_HIGH_WATERMARK:
+            self._violated(record.getMessage())
+
+
+@contextmanager
+def _watched_cuts(violated: Callable[[str], None]) -> Iterator[None]:
+    """No node may cut what was committed, as there are no unclean elections."""
+    cuts = _Cuts(violated)
+    follower_log.logger.addHandler(cuts)
+    try:
+        yield
+    finally:
+        follower_log.logger.removeHandler(cuts)
 
 
 @contextmanager

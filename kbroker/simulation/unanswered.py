@@ -75,11 +75,13 @@ class Conversation:
     listens.
     """
 
-    __slots__ = ("_requests", "_responses", "_source", "_target", "unanswered")
+    __slots__ = ("_requests", "_responses", "_source", "_target", "last_asked_s", "unanswered")
 
     def __init__(self, source: int, target: int) -> None:
         self.unanswered: deque[UnansweredRequest] = deque()
         """Oldest first."""
+        self.last_asked_s: dict[int, float] = {}
+        """By API key, when the last such request was sent."""
         self._source = source
         self._target = target
         self._requests = _Frames()
@@ -89,6 +91,7 @@ class Conversation:
         """Bytes of requests were written."""
         for beginning in self._requests.take(data):
             (api_key,) = _API_KEY.unpack_from(beginning)
+            self.last_asked_s[api_key] = now_s
             self.unanswered.append(UnansweredRequest(api_key, now_s, self._source, self._target))
 
     def answered(self, data: bytes) -> None:

@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from tests.cluster.data_load import (
     ABORTS,
@@ -32,6 +39,8 @@ from tests.cluster.data_load import (
 from tests.cluster.history_lines import value_of
 
 READ_BATCH: Final = 100
+FLUSH_S: Final = 2.0
+"""Before an abort, so that most have nothing to purge."""
 STUCK_S: Final = CALL_TIMEOUT_S + 5
 COMMON: Final = {
     "reconnect.backoff.max.ms": 200,
@@ -123,6 +132,7 @@ class Transactions:
         self._stopping = stopping
         self._values = Values(name)
         self._count = 0
+        self._has_purged = False
         self._producer: Producer | None = None
         self._consumer = Consumer({**COMMON, "bootstrap.servers": bootstrap, "group.id": name})
 
@@ -177,10 +187,12 @@ class Transactions:
                 value = self._values.next(LEDGER, partition)
                 say("send", value, transaction)
                 producer.produce(
-                    LEDGER, data_of(value), partition=partition, on_delivery=_delivered
+                    LEDGER, data_of(value), partition=partition, on_delivery=self._delivered
                 )
             if self._count % 2:
                 self._send_offset(producer, transaction)
+            if ending == "abort":
+                producer.flush(FLUSH_S)
             self._call(producer, f"{ending}_transaction")
         except StuckCall as error:
             say("stuck", transaction, error)
@@ -190,6 +202,22 @@ class Transactions:
             self._give_up(producer, transaction, error)
             return
         say(ending, transaction, now_ms())
+        self._forget_if_purged(producer)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        self._has_purged |= error is not None and error.code() == KafkaError._PURGE_QUEUE
+        _delivered(error, message)
+
+    def _forget_if_purged(self, producer: Producer) -> None:
+        """A record that waits for its next try is purged by an abort, though the broker may have
+        it, and the next record gets its sequence in the same epoch (librdkafka 2.16): it would be
+        acknowledged as a duplicate, and lost. A new producer has a new epoch.
+        """
+        if self._has_purged:
+            say("fresh", "records were purged")
+            self._has_purged = False
+            producer.purge()
+            self._producer = None
 
     def _send_offset(self, producer: Producer, transaction: str) -> None:
         offset = self._count
@@ -211,6 +239,7 @@ class Transactions:
             self._producer = None
             return
         say("abort", transaction, now_ms())
+        self._forget_if_purged(producer)
 
 
 def transact(bootstrap: str, name: str, group: str, stopping: threading.Event) -> None:

@@ -13,8 +13,10 @@ from tests.cluster.disk import SlowSync, strace_problem
 from tests.cluster.schedule import FOLLOWERS, LEADER, Fault, Kind, Round
 
 SYNC_DELAY_MS: Final = 150
-FATAL: Final = "cannot go on"
-"""Logged by a node whose metadata log cannot be written, before it ends."""
+FATAL: Final = ("cannot go on", "is offline with")
+"""Logged by a node whose metadata log cannot be written, or whose only log directory, before it
+ends; while it starts, it recovers its other logs before.
+"""
 EXIT_TIMEOUT_S: Final = 30.0
 NOTICE_S: Final = 0.5
 
@@ -112,6 +114,11 @@ def _revive(node: ClusterNode, log_length: int) -> None:
     """Start a node again that ended because it could not write. log_length: of its log lines before
     its disk was full.
     """
-    is_ending = FATAL in node.log_text[log_length:]
+    is_ending = ends_by_itself(node.log_text[log_length:])
     if node.process.wait_for_exit(EXIT_TIMEOUT_S if is_ending else NOTICE_S) is not None:
         node.process.launch()
+
+
+def ends_by_itself(log_text: str) -> bool:
+    """Whether a node that logged this will end."""
+    return any(words in log_text for words in FATAL)

@@ -1,5 +1,5 @@
 """Defects put into the nodes of a simulated cluster, each of which some seed must find: the proof
-that faults, clients and the checker of histories are able to. Those of replication alone are in
+that faults, clients and the checker of histories are able to. Four are of replication alone, from
 `tests/sim/replication_mutants`.
 """
 
@@ -12,10 +12,18 @@ from unittest import mock
 
 from kbroker.coordinator.runtime import loader
 from kbroker.coordinator.runtime.host import Host, HostStatus
-from kbroker.coordinator.transaction import markers
+from kbroker.coordinator.runtime.writer import ShardWriter
+from kbroker.coordinator.transaction import completion, markers
 from kbroker.ports import Deferred
 from kbroker.protocol import control_records
+from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import append, isr
+from tests.sim.replication_mutants import (
+    committed_instead_of_maximal_isr,
+    epoch_check_skipped,
+    high_watermark_from_a_diverging_answer,
+    truncation_to_the_wrong_epochs_end,
+)
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
@@ -59,12 +67,28 @@ def every_marker_commits() -> AbstractContextManager[object]:
     return mock.patch.multiple(markers, build_end_transaction_marker=build)
 
 
+def coordinators_trust_the_tail() -> AbstractContextManager[object]:
+    """A coordinator answers from records that are not below the high watermark yet."""
+    return mock.patch.object(ShardWriter, "await_tail", lambda writer, host: None)
+
+
+def markers_are_dropped_after_an_error() -> AbstractContextManager[object]:
+    """A coordinator does not write a marker again, whatever became of it."""
+    return mock.patch.object(completion, "MARKER_DONE", frozenset(ErrorCode))
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
         acknowledged_before_followers_have_it,
+        committed_instead_of_maximal_isr,
         coordinators_begin_empty,
+        coordinators_trust_the_tail,
+        epoch_check_skipped,
         every_marker_commits,
+        high_watermark_from_a_diverging_answer,
+        markers_are_dropped_after_an_error,
         the_high_watermark_waits_for_dead_followers,
+        truncation_to_the_wrong_epochs_end,
     )
 }

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.protocol.apis import ApiKey
 from kbroker.simulation.event_loop import SimulatedLoop
-from kbroker.simulation.network import Conditions, SimulatedNetwork
+from kbroker.simulation.network import Conditions, Flow, SimulatedNetwork
 from kbroker.simulation.process import SimulatedProcess, context_of
 
 PORT = 9092
@@ -274,3 +274,34 @@ def test_only_a_process_has_connections() -> None:
 
     loop.run_until_complete(script())
     loop.close()
+
+
+def test_answers_of_one_flow_are_held_back() -> None:
+    """Those of other connections between the same two processes arrive."""
+    fetches = Flow(ApiKey.FETCH, CLIENT, PORT)
+
+    async def script(world: World) -> None:
+        client, server = await world.connected()
+        other = await world.connect()
+        await asyncio.sleep(0.1)
+        other_server = world.servers[1]
+        assert isinstance(other_server, Peer)
+        assert client.transport and server.transport and other.transport
+        assert other_server.transport is not None
+        assert world.network.last_asked_s(fetches) == -1.0
+        asked_s = world.loop.time()
+        client.transport.write(bytes((0, 0, 0, 2)) + int(ApiKey.FETCH).to_bytes(2, "big"))
+        other.transport.write(bytes((0, 0, 0, 2)) + int(ApiKey.METADATA).to_bytes(2, "big"))
+        assert world.network.last_asked_s(fetches) == asked_s
+        world.network.hold_answers(fetches)
+        server.transport.write(b"held")
+        other_server.transport.write(b"arrives")
+        await asyncio.sleep(5)
+        assert (bytes(client.received), bytes(other.received)) == (b"", b"arrives")
+        assert len(server.received) == 6  # the request has arrived
+        world.network.release_answers(fetches)
+        server.transport.write(b" back")
+        await asyncio.sleep(1)
+        assert bytes(client.received) == b"held back"
+
+    World().run(script)

@@ -11,6 +11,7 @@ import pytest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.simulation.event_loop import START_NS, SimulatedLoop
 from kbroker.simulation.network import SimulatedNetwork
+from kbroker.simulation.process import THREAD_S, SimulatedProcess, context_of
 from kbroker.simulation.resources import InlineExecutor, SimulatedOffload, SimulatedResources
 
 
@@ -45,6 +46,24 @@ def test_offloaded_work_is_done_later_and_in_order() -> None:
     loop = SimulatedLoop(SimulatedNetwork(Random(1)))
     loop.run_until_complete(script())
     loop.close()
+
+
+def test_work_on_a_slow_disk_takes_longer() -> None:
+    done: list[float] = []
+    process = SimulatedProcess(1)
+    loop = SimulatedLoop(SimulatedNetwork(Random(1)))
+
+    async def script() -> None:
+        offload = SimulatedOffload()
+        offload(lambda: done.append(loop.time()), lambda error: None)
+        process.thread_s = 0.3
+        await asyncio.sleep(1)
+        offload(lambda: done.append(loop.time()), lambda error: None)
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(context_of(process).run(loop.create_task, script()))
+    loop.close()
+    assert done == pytest.approx([THREAD_S, 1.3])
 
 
 def test_clocks(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ is one line, with the command that does the same again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import pytest
 
+from kbroker.simulation import run
 from kbroker.simulation.run import Options, Outcome, run_seed
 from tests.simulation.mutants import MUTANTS
 
@@ -21,6 +22,19 @@ SLOW_SEEDS = 5_000
 SLOW_SEEDS_PER_TEST = 50
 MINUTES = 0.1
 FIND_WITHIN = 60
+FOUND_BY = {
+    "high_watermark_from_a_diverging_answer": 3,
+    "markers_are_dropped_after_an_error": 35,
+}
+"""Seeds that find mutants. Without a mutant they are among those of `test_no_anomaly`."""
+SLOWLY_FOUND_BY = {
+    "committed_instead_of_maximal_isr": 67,
+    "coordinators_trust_the_tail": 75,
+    "epoch_check_skipped": 3,
+    "truncation_to_the_wrong_epochs_end": 43,
+}
+MUTANT_HEAL_S = 10.0
+"""Instead of HEAL_TIMEOUT_S: what a mutant has broken may never heal."""
 
 
 @lru_cache(maxsize=SEEDS)
@@ -79,8 +93,28 @@ def test_everything_is_done_in_some_seed() -> None:
         assert outcome.counts[name] > 0, outcome.counts
 
 
+def anomalies_of(seed: int, name: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(run, "HEAL_TIMEOUT_S", MUTANT_HEAL_S)
+    with nullcontext() if name is None else MUTANTS[name]():
+        return run_seed(Options(seed=seed, minutes=MINUTES)).anomalies
+
+
+@pytest.mark.parametrize("name", FOUND_BY)
+def test_the_seed_of_a_mutant_finds_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert anomalies_of(FOUND_BY[name], name, monkeypatch)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", SLOWLY_FOUND_BY)
+def test_the_seed_of_a_mutant_finds_nothing_else(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert anomalies_of(SLOWLY_FOUND_BY[name], None, monkeypatch) == []
+    assert anomalies_of(SLOWLY_FOUND_BY[name], name, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MUTANTS.keys() - {*FOUND_BY, *SLOWLY_FOUND_BY}))
 def test_a_mutant_is_found(name: str) -> None:
     mutant: Callable[[], AbstractContextManager[object]] = MUTANTS[name]
     with mutant():

@@ -52,3 +52,11 @@ def test_pieces_of_any_size_are_put_together(seed: int) -> None:
         conversation.answered(answers[:count])
         answers = answers[count:]
     assert not conversation.unanswered
+
+
+def test_when_an_api_was_asked_last() -> None:
+    conversation = Conversation(CLIENT, BROKER)
+    conversation.asked(frame(ApiKey.FETCH), 1.0)
+    conversation.asked(frame(ApiKey.METADATA), 2.0)
+    conversation.asked(frame(ApiKey.FETCH), 3.0)
+    assert conversation.last_asked_s == {ApiKey.FETCH: 3.0, ApiKey.METADATA: 2.0}

@@ -2,15 +2,17 @@
 if and only if it is committed.
 
 A fetch may find what a commit wrote that began before the fetch ended, unless a later commit was
-acknowledged between the two. A commit without an acknowledgement may be carried out at any time.
+acknowledged between the two. A commit without an acknowledgement may be carried out at any time;
+once a fetch has found it, it is as good as acknowledged.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
+from kbroker.model import TopicPartition
 from kbroker.testing.history.operations import Ending, History, OffsetCommit, OffsetFetch
 
 
@@ -19,17 +21,46 @@ def check_committed_offsets(history: History) -> Iterator[str]:
     commits = defaultdict(list)
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
+    seen_ms = _seen_ms(history, commits)
     for fetch in history.fetches:
-        problem = _problem(history, fetch, commits[fetch.group, fetch.partition])
+        problem = _problem(history, fetch, commits[fetch.group, fetch.partition], seen_ms)
         if problem is not None:
             found = "no offset" if fetch.offset is None else f"offset {fetch.offset}"
             yield f"group {fetch.group} of {fetch.partition}: {found} was fetched, {problem}"
 
 
-def _problem(history: History, fetch: OffsetFetch, commits: Sequence[OffsetCommit]) -> str | None:
+def _seen_ms(
+    history: History, commits: Mapping[tuple[str, TopicPartition], Sequence[OffsetCommit]]
+) -> dict[int, float]:
+    """When fetches had found commits, by the commits' ids. Of several commits of one offset, the
+    one that began first stands for the one that was found.
+    """
+    first: dict[tuple[str, TopicPartition, int], OffsetCommit] = {}
+    for (group, partition), all_commits in commits.items():
+        for commit in all_commits:
+            present = first.setdefault((group, partition, commit.offset), commit)
+            if commit.began_ms < present.began_ms:
+                first[group, partition, commit.offset] = commit
+    seen: dict[int, float] = {}
+    for fetch in history.fetches:
+        if fetch.offset is not None:
+            found = first.get((fetch.group, fetch.partition, fetch.offset))
+            if found is not None:
+                seen[id(found)] = min(seen.get(id(found), inf), fetch.ended_ms)
+    return seen
+
+
+def _problem(
+    history: History,
+    fetch: OffsetFetch,
+    commits: Sequence[OffsetCommit],
+    seen_ms: Mapping[int, float],
+) -> str | None:
     """Why the fetch cannot have found its offset; None if it can."""
     acknowledged = [
-        commit for commit in commits if _ended_ms(history, commit, fetch) < fetch.began_ms
+        commit
+        for commit in commits
+        if min(_ended_ms(history, commit, fetch), seen_ms.get(id(commit), inf)) < fetch.began_ms
     ]
     last = max(acknowledged, key=lambda commit: commit.began_ms, default=None)
     if fetch.offset is None:

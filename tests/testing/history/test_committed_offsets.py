@@ -58,6 +58,29 @@ def test_a_commit_without_an_answer_may_be_carried_out_at_any_time() -> None:
     assert clients.lines() == []
 
 
+def test_what_a_fetch_has_found_is_committed() -> None:
+    clients = Clients()
+    clients.commit(5)
+    clients.commit(7, is_acknowledged=False)
+    clients.fetch(5)
+    clients.fetch(7)
+    assert clients.lines() == []
+    clients.fetch(5)
+    assert only_line(clients) == (
+        "group g of events-0: offset 5 was fetched, after 7 was committed"
+    )
+
+
+def test_of_commits_of_one_offset_the_first_may_be_the_one_that_was_found() -> None:
+    clients = Clients()
+    clients.commit(7, is_acknowledged=False)
+    clients.commit(5)
+    clients.commit(7, is_acknowledged=False)
+    clients.fetch(7)
+    clients.fetch(5)
+    assert clients.lines() == []
+
+
 def test_commits_at_the_same_time_may_be_in_either_order() -> None:
     for found in (5, 9):
         clients = Clients()
