@@ -123,10 +123,12 @@ def snapshot_log(
             )
         if at < last_filled and scan.next_offset <= log.high_watermark:
             writer.link(path, base, scan.valid_bytes, scan.crc)
-        elif scan.valid_bytes:
+        elif scan.valid_bytes or base > next_offset:  # an empty one may begin behind a gap
             writer.copy(path, base, scan.valid_bytes)
         next_offset = max(scan.next_offset, base)
         yield size
+        if scan.problem is not None:
+            break
     files = writer.close(next_offset)
     yield PartitionSnapshot(
         partition=log.partition,
