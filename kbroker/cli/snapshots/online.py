@@ -5,7 +5,8 @@ high watermarks at the beginning. Works with any Kafka cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -67,7 +68,7 @@ class _Fetched:
         empty_answers = 0
         while position < end and empty_answers < MAX_EMPTY_ANSWERS:
             at = position
-            data, throttle_ms = await self._client.retry(lambda: self._fetch(partition, at))
+            data, throttle_ms = await self._client.retry(partial(self._fetch, partition, at))
             position = self._take(partition, data, position, end, writer)
             self._done.advance(position - at)
             if position == at:
@@ -139,6 +140,17 @@ class _Fetched:
         return position
 
 
+async def _offsets(
+    client: Client,
+    places: Sequence[TopicPartition],
+    timestamp: int,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    wanted = dict.fromkeys(places, timestamp)
+    found = await client.retry(lambda: client.list_offsets(wanted, isolation_level=isolation_level))
+    return {place: answer.offset for place, answer in found.items()}
+
+
 async def snapshot_running(
     bootstrap: str,
     topic: str,
@@ -155,31 +167,22 @@ async def snapshot_running(
         view = await client.topic(topic)
         configs = await own_configs(client, topic)
         places = [TopicPartition(topic, index) for index in sorted(view.partitions)]
-        starts, ends, stable = [
-            await client.retry(
-                lambda timestamp=timestamp, isolation=isolation: client.list_offsets(  # type: ignore[misc]
-                    dict.fromkeys(places, timestamp), isolation_level=isolation
-                )
-            )
-            for timestamp, isolation in (
-                (EARLIEST_TIMESTAMP, READ_UNCOMMITTED),
-                (LATEST_TIMESTAMP, READ_UNCOMMITTED),
-                (LATEST_TIMESTAMP, READ_COMMITTED),
-            )
-        ]
+        starts = await _offsets(client, places, EARLIEST_TIMESTAMP)
+        ends = await _offsets(client, places, LATEST_TIMESTAMP)
+        stable = await _offsets(client, places, LATEST_TIMESTAMP, READ_COMMITTED)
         partitions: list[PartitionSnapshot] = []
         with SnapshotWriter(output) as writer:
-            total = sum(ends[place].offset - starts[place].offset for place in places)
+            total = sum(ends[place] - starts[place] for place in places)
             reading = _Fetched(client, topic, view.topic_id, bar(total))
             for place in places:
-                start, end = starts[place].offset, ends[place].offset
+                start, end = starts[place], ends[place]
                 folder = writer.partition(str(place))
                 reached = await reading.copy(place.partition, start, end, folder)
                 if reached < end:
                     say(f"{place}: no batch has the last {counted(end - reached, 'offset')}")
-                if stable[place].offset < end:
+                if stable[place] < end:
                     say(
-                        f"{place}: a transaction was open from offset {stable[place].offset} on; "
+                        f"{place}: a transaction was open from offset {stable[place]} on; "
                         "restore leaves out what has no end in the snapshot"
                     )
                 partitions.append(

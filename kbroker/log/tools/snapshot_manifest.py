@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kbroker.log.storage.files import LogDirectoryError, read_file
+from kbroker.log.storage.files import LogDirectoryError, is_directory, read_file
 from kbroker.log.storage.names import LOG, offset_name
 from kbroker.model import StartupError
 from kbroker.protocol.checksum import crc32c
@@ -124,7 +124,7 @@ def read_manifest(directory: Path) -> SnapshotManifest:
     or of a later version.
     """
     path = directory / MANIFEST
-    if not directory.is_dir():
+    if not is_directory(directory):
         raise SnapshotError(f"{directory}: no such directory")
     try:
         data = read_file(path, MAX_MANIFEST_BYTES)

@@ -75,8 +75,8 @@ def log_bytes(folder: Path) -> int:
 
 
 def _segments(folder: Path) -> list[tuple[int, Path, int]]:
-    """(base offset, path, bytes) in the order of offsets. A preallocated file has zeros behind its
-    batches, which do not count.
+    """(base offset, path, bytes) in the order of offsets. A preallocated file without a batch has
+    none.
     """
     found = []
     for name, size, is_directory in list_directory(folder):
@@ -85,8 +85,8 @@ def _segments(folder: Path) -> list[tuple[int, Path, int]]:
             found.append((parsed[0], folder / name, size))
     found.sort()
     if found:
-        base, path, _ = found[-1]
-        found[-1] = (base, path, written_bytes(path))
+        base, path, size = found[-1]
+        found[-1] = (base, path, size if written_bytes(path) else 0)
     return found
 
 
@@ -111,7 +111,7 @@ def snapshot_log(
             next_offset = segments[at + 1][0]
             continue  # deleted records, whose file was still to be removed
         scan = scan_segment(path, size, max(base, next_offset))
-        if scan.problem is not None:
+        if scan.problem is not None and written_bytes(path) > scan.valid_bytes:
             if log.is_clean or at < last_filled:
                 raise SnapshotError(
                     f"{path}: {scan.problem}; the log is damaged: kbroker dump-log --verify "

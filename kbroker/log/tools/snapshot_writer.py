@@ -1,4 +1,4 @@
-"""Writes a topic snapshot: segments are linked or copied, batches appended, the manifest comes last.
+"""Writes a topic snapshot: segments are linked or copied, batches appended; the manifest is last.
 
 A link costs no space and no time, and shares its bytes with the log: only a segment that no broker
 writes to any more may be linked (ADR 27). Everything is synced before the manifest is written.
@@ -7,7 +7,6 @@ writes to any more may be linked (ADR 27). Everything is synced before the manif
 from __future__ import annotations
 
 import errno
-from collections.abc import Buffer
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -17,6 +16,8 @@ from kbroker.log.storage.files import (
     LogDirectoryError,
     LogFile,
     atomic_write,
+    exists,
+    is_directory,
     link_file,
     list_directory,
     make_directory,
@@ -51,8 +52,8 @@ class SnapshotWriter:
         self._is_finished = False
 
     def __enter__(self) -> Self:
-        if self.directory.exists():
-            if not self.directory.is_dir():
+        if exists(self.directory):
+            if not is_directory(self.directory):
                 raise SnapshotError(f"{self.directory} is no directory")
             found = list_directory(self.directory)
             if any(name == MANIFEST for name, _, _ in found):
@@ -139,7 +140,7 @@ class PartitionWriter:
         self._end()
         self.copied_bytes += size_bytes
 
-    def append(self, batch: Buffer, base_offset: int) -> None:
+    def append(self, batch: bytes | memoryview, base_offset: int) -> None:
         """Add one whole batch; a new segment begins where one is full."""
         data = memoryview(batch)
         if self._open is not None and self._size + len(data) > self._segment_bytes:
