@@ -1,4 +1,4 @@
-"""The directory of a topic snapshot: what is linked, copied, refused, and removed after an error."""
+"""The directory of a topic snapshot: what is linked, copied, refused, and removed on errors."""
 
 from __future__ import annotations
 
