@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from kbroker.testing import EmbeddedBroker
 from tests.cli.snapshots.test_commands import content, own_configs
+from tests.cli.test_app import CLI_DOCUMENT
 
 Cli = Callable[..., Any]
 
@@ -68,6 +70,16 @@ def test_full_segments_are_linked(cli: Cli, node: EmbeddedBroker, tmp_path: Path
     assert cli("topics", "restore", str(output), "new").code == 0
     assert content(cli, "new") == before
     assert own_configs(cli, "new") == own_configs(cli, TOPIC)
+
+
+def test_the_example_of_the_document(cli: Cli, node: EmbeddedBroker, tmp_path: Path) -> None:
+    node.stop()
+    (text,) = re.findall(r"^```sh\nkbroker (topics snapshot .*)\n```$", CLI_DOCUMENT, re.MULTILINE)
+    text = text.replace("/var/lib/kbroker", str(node.data)).replace("/var/lib", str(tmp_path))
+    result = cli(*text.split())
+    assert result.code == 0, result.err
+    assert "2 partitions, " in result.err
+    assert " bytes of them linked" in result.err
 
 
 def test_online_and_offline_are_the_same_bytes(
