@@ -135,8 +135,8 @@ class StoppedNode:
                 raise StartupError(str(error)) from error
             if topic_id != topic.topic_id:
                 raise StartupError(
-                    f"{folder} is of another topic of that name, which was deleted: start the "
-                    "broker once, which removes it"
+                    f"{folder} is of another topic of that name, or lost its topic id: start the "
+                    "broker once, which mends that"
                 )
             return StoppedLog(
                 folder=folder,
@@ -199,6 +199,9 @@ def snapshot_stopped(
     """Write a snapshot of a topic of a stopped node. say: gets notes for the user. bar: makes a
     progress bar of so many bytes. Raises StartupError.
     """
+    for directory in directories:
+        if output.resolve().is_relative_to(directory.resolve()):
+            raise StartupError(f"{output} is in {directory}, where a broker finds no other folders")
     with StoppedNode(directories) as node, SnapshotWriter(output) as writer:
         topic = node.topic(topic_name)
         logs = node.logs(topic)

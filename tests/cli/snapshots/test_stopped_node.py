@@ -166,6 +166,9 @@ def test_what_is_no_data_directory(cli: Cli, node: EmbeddedBroker, tmp_path: Pat
         result = cli("topics", "snapshot", TOPIC, "--data", str(path), *output)
         assert (result.code, result.err.count("\n")) == (1, 1)
         assert message in result.err
+    inside = snapshot(cli, node, node.data / "snapshot")
+    assert (inside.code, inside.err.count("\n")) == (1, 1)
+    assert not (node.data / "snapshot").exists()
     result = cli("topics", "snapshot", "prices", "--data", str(node.data), *output)
     assert "there is no topic prices on node " in result.err
     shutil.move(node.data / f"{TOPIC}-1", tmp_path / "elsewhere")
