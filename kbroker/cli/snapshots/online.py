@@ -189,9 +189,9 @@ async def snapshot_running(
                     PartitionSnapshot(
                         partition=place.partition,
                         log_start_offset=start,
-                        log_end_offset=reached,
-                        high_watermark=min(end, reached),
-                        files=folder.close(reached),
+                        log_end_offset=end,
+                        high_watermark=end,
+                        files=folder.close(end),
                     )
                 )
             manifest = SnapshotManifest(

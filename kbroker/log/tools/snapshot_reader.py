@@ -100,7 +100,7 @@ def check_partition(
             )
         next_offset = max(scan.next_offset, file.base_offset)
         yield size
-    if next_offset != partition.log_end_offset:
+    if next_offset > partition.log_end_offset:  # before it there may be a gap of compaction
         raise SnapshotError(
             f"{directory / manifest.folder(partition.partition)} ends at offset {next_offset}, its "
             f"manifest says {partition.log_end_offset}: the snapshot is damaged"

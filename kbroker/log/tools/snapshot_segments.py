@@ -121,13 +121,14 @@ def snapshot_log(
                 f"{path}: {scan.problem}: left out, as the next start of the broker, which was "
                 "killed, would cut it off"
             )
-        if at < last_filled and scan.next_offset <= log.high_watermark:
+        is_full = at < last_filled and scan.problem is None
+        if is_full and scan.next_offset <= log.high_watermark:
             writer.link(path, base, scan.valid_bytes, scan.crc)
         elif scan.valid_bytes or base > next_offset:  # an empty one may begin behind a gap
             writer.copy(path, base, scan.valid_bytes)
         next_offset = max(scan.next_offset, base)
         yield size
-        if scan.problem is not None:
+        if scan.problem is not None and at == last_filled:
             break
     files = writer.close(next_offset)
     yield PartitionSnapshot(

@@ -105,7 +105,7 @@ def test_deleted_records_of_a_batch_are_left_out(tmp_path: Path) -> None:
 
 def test_gaps_of_compaction_are_kept(tmp_path: Path) -> None:
     stored = [(3, batch(3)), (8, batch(8)), (20, batch(20))]
-    assert offsets(snapshot(tmp_path / "s", stored, 21)) == [3, 8, 20]
+    assert offsets(snapshot(tmp_path / "s", stored, 25)) == [3, 8, 20]
 
 
 def test_a_partition_without_records(tmp_path: Path) -> None:
@@ -154,5 +154,5 @@ def test_damage_is_one_line(good: Manifested, change: str, message: str) -> None
 
 
 def test_an_end_that_is_not_the_manifests(tmp_path: Path) -> None:
-    with pytest.raises(SnapshotError, match="ends at offset 1, its manifest says 2"):
-        checked(snapshot(tmp_path / "s", [(0, batch(0))], 2))
+    with pytest.raises(SnapshotError, match="ends at offset 2, its manifest says 1"):
+        checked(snapshot(tmp_path / "s", [(0, batch(0, count=2))], 1))

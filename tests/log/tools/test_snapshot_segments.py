@@ -90,6 +90,17 @@ def test_zeros_behind_the_last_batch_are_left_out(folder: Path) -> None:
     assert (entry.files[-1].size_bytes, notes) == (len(content), [])
 
 
+def test_a_full_segment_that_is_still_to_be_cut_is_copied(folder: Path) -> None:
+    """The broker was killed between a roll and the cut of the preallocated file."""
+    path = folder / names.offset_name(10, names.LOG)
+    content = path.read_bytes()
+    path.write_bytes(content + bytes(5000))
+    entry, links, notes = taken(folder, is_clean=False)
+    assert (links, notes) == ({0: True, 10: False, 20: False}, [])
+    assert entry.files[1].size_bytes == len(content)
+    assert entry.log_end_offset == 30
+
+
 def test_a_log_without_records(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     folder.mkdir()
