@@ -242,9 +242,12 @@ def _fill(restoring: Restoring, work: Coroutine[Any, Any, None], *, as_json: boo
     began = time.monotonic()
     try:
         run(work, spinner=False)
-    finally:  # also what stands there when an error ends it
-        rows = [each.row() for each in restoring.filled.values() if each.records]
-        report(rows, row_text, as_json=as_json)
-    written = sum(each.records for each in restoring.filled.values())
+    except BaseException:  # say what stands there
+        written = [each.row() for each in restoring.filled.values() if each.records]
+        report(written, row_text, as_json=as_json)
+        raise
+    rows = list(restoring.filled.values())
+    report([each.row() for each in rows], row_text, as_json=as_json)
+    count = counted(sum(each.records for each in rows), "record")
     seconds = max(time.monotonic() - began, 0.001)
-    note(f"{counted(written, 'record')} to {restoring.topic} in {seconds:.1f} s")
+    note(f"{count} to {restoring.topic} in {seconds:.1f} s")

@@ -264,7 +264,7 @@ def test_a_full_disk_is_one_line(
     output = tmp_path / "snapshot"
     arguments = ("topics", "snapshot", topic, "-o", str(output))
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *arguments, "-b", kafka_broker.bootstrap_servers],
+        [sys.executable, "-B", "-c", LIMITED, *arguments, "-b", kafka_broker.bootstrap_servers],
         capture_output=True,
         text=True,
         timeout=60,
