@@ -150,7 +150,7 @@ def restore(
     directory: Annotated[Path, typer.Argument(metavar="SNAPSHOT", help="Its directory.")],
     topic: Annotated[
         str | None,
-        typer.Argument(metavar="[TOPIC]", help="Named as before.", callback=not_empty),
+        typer.Argument(metavar="TOPIC", help="Named as before.", callback=not_empty),
     ] = None,
     existing: Annotated[
         bool, typer.Option("--existing", help="Write into a topic that exists.")
