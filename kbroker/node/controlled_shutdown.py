@@ -33,5 +33,5 @@ async def leave_cluster(config: BrokerConfig, lifecycle: BrokerLifecycle) -> Non
         async with asyncio.timeout(seconds):
             await as_future(lifecycle.shut_down())
     except (KafkaError, TimeoutError) as error:
-        reason = str(error) or "the active controller has not let this broker go in time"
-        logger.warning("stopping without a controlled shutdown: %s", reason)
+        late = "the active controller has not let this broker go in time"
+        logger.warning("stopping without a controlled shutdown: %s", str(error) or late)
