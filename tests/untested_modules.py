@@ -27,6 +27,10 @@ REASONS: Mapping[str, Reason] = {
         "broker/test_remote_controller_channel.py",
         "what a broker sends for an alteration, and what it makes of the response",
     ),
+    "cli/snapshots/*.py": Reason(
+        "cli/snapshots/test_commands.py",
+        "what the commands do, seen through the commands and a running broker",
+    ),
     "controller/policies.py": Reason(
         "node/test_policies.py",
         "values and ports: the operator's classes are imported and asked there",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,7 @@ ROWS: Final[Mapping[str, str]] = {
     "topics list": "",
     "topics describe": "",
     "topics offsets": TOPIC,
+    "topics restore": "$KBROKER_TEST_SNAPSHOT --dry-run",
     "topics delete-records": f"{TOPIC} --before-offset 1 --dry-run",
     "configs describe": f"topic {TOPIC}",
     "quotas describe": "--user terminal",
@@ -52,6 +54,7 @@ ROWS: Final[Mapping[str, str]] = {
 
 CHANGES: Final = {
     *("topics create", "topics alter", "topics add-partitions", "topics delete"),
+    *("topics snapshot", "topics clone"),
     *("configs set", "configs unset", "quotas set", "quotas unset"),
     *("profile create", "profile set", "profile use", "profile delete"),
     *("groups delete", "groups delete-offsets", "transactions abort"),
@@ -59,7 +62,9 @@ CHANGES: Final = {
 }
 """Commands with --json that change something, or need a transaction: tests of their own show it."""
 
-NAMED: Final = {"topics list", "topics describe", "topics offsets", "configs describe"}
+NAMED: Final = {
+    *("topics list", "topics describe", "topics offsets", "topics restore", "configs describe")
+}
 """Commands whose rows have the topic's name, which is not cut."""
 LINES: Final = {"groups export", "search", "consume", "perf consume"}
 """Commands that print the same lines on a terminal as in a pipe."""
@@ -70,16 +75,21 @@ COLUMNS: Final = 80
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """A broker with a topic of three records, a group that has read one of them, and a profile."""
+    """A broker with a topic of three records and a snapshot of it, a group that has read one of
+    them, and a profile.
+    """
     from kbroker.cli.app import run
 
     with EmbeddedBroker() as made, pytest.MonkeyPatch.context() as patch:
         patch.setenv("KBROKER_BOOTSTRAP", made.bootstrap_servers)
         profiles = tmp_path_factory.mktemp("profiles") / "profiles.json"
         patch.setenv("KBROKER_PROFILES_FILE", str(profiles))
+        snapshot = str(tmp_path_factory.mktemp("snapshots") / "snapshot")
+        patch.setenv("KBROKER_TEST_SNAPSHOT", snapshot)
         assert run(["profile", "create", "terminal", "-b", made.bootstrap_servers]) == 0
         made.create_topic(TOPIC)
         assert run(["perf", "produce", TOPIC, "-n", "3", "--json"]) == 0
+        assert run(["topics", "snapshot", TOPIC, "--output", snapshot]) == 0
         assert run(["consume", TOPIC, "-g", GROUP, "-e", "-n", "1"]) == 0
         assert run(["configs", "set", "topic", TOPIC, "retention.ms=1000000"]) == 0
         assert run(["quotas", "set", "--user", "terminal", "producer_byte_rate=1048576"]) == 0
@@ -98,7 +108,8 @@ def test_every_command_with_json_is_here() -> None:
 
 
 def command_of(name: str) -> list[str]:
-    return [sys.executable, "-m", "kbroker", *name.split(), *shlex.split(ROWS[name])]
+    arguments = shlex.split(os.path.expandvars(ROWS[name]))
+    return [sys.executable, "-m", "kbroker", *name.split(), *arguments]
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
@@ -215,6 +214,8 @@ async def _lines(descriptors: Sequence[int]) -> AsyncIterator[bytes]:
 
 
 async def _values(descriptors: Sequence[int]) -> AsyncIterator[bytes]:
+    import asyncio
+
     for descriptor in descriptors:
         with os.fdopen(os.dup(descriptor), "rb") as stream:
             yield await asyncio.to_thread(stream.read)

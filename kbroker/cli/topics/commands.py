@@ -1,5 +1,5 @@
 """`kbroker topics`: create, list, alter, add-partitions, delete; describe is in `descriptions`,
-offsets and delete-records in `offsets`.
+offsets and delete-records in `offsets`, snapshot, restore and clone in `cli/snapshots`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ from kbroker.cli.session import (
     key_values,
     not_empty,
     run,
+)
+from kbroker.cli.snapshots.commands import (
+    CLONE_EPILOG,
+    RESTORE_EPILOG,
+    SNAPSHOT_EPILOG,
+    clone,
+    restore,
+    snapshot,
 )
 from kbroker.cli.topics.descriptions import DESCRIBE_EPILOG, describe
 from kbroker.cli.topics.offsets import (
@@ -362,3 +370,6 @@ async def _delete(bootstrap: str, names: list[str]) -> DeleteTopicsResponse:
 app.command("describe", epilog=DESCRIBE_EPILOG)(describe)
 app.command("offsets", epilog=OFFSETS_EPILOG)(offsets)
 app.command("delete-records", epilog=DELETE_RECORDS_EPILOG)(delete_records)
+app.command("snapshot", epilog=SNAPSHOT_EPILOG)(snapshot)
+app.command("restore", epilog=RESTORE_EPILOG)(restore)
+app.command("clone", epilog=CLONE_EPILOG)(clone)

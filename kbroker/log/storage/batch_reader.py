@@ -22,7 +22,7 @@ def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHead
 
     Stops without a word where the bytes are no whole batch.
     """
-    file = LogFile(path)
+    file = LogFile(path, read_only=True)
     while position < end:
         data = memoryview(file.read_at(position, min(READ_CHUNK_BYTES, end - position)))
         at = 0

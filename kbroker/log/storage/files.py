@@ -371,6 +371,16 @@ def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> No
         raise LogDirectoryError(source, "rename", error) from error
 
 
+def link_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a file a second name, on the same file system. Raises LogDirectoryError, also where the
+    file system or its rules do not allow it.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        raise LogDirectoryError(target, "link", error) from error
+
+
 def unlink(path: str | os.PathLike[str]) -> None:
     """Delete a file; one that is not there is no error."""
     try:

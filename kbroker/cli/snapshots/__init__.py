@@ -1,0 +1,1 @@
+"""Topic snapshots: `kbroker topics snapshot`, `restore` and `clone`."""
