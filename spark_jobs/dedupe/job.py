@@ -30,9 +30,7 @@ def dedupe(
     stop: threading.Event | None = None,
 ) -> StatefulReport:
     """Run the job. Raises as `run_stateful` does."""
-    return run_stateful(
-        spark, options.stateful, _rule(options), {}, reporter=reporter, stop=stop
-    )
+    return run_stateful(spark, options.stateful, _rule(options), {}, reporter=reporter, stop=stop)
 
 
 def _rule(options: DedupeOptions) -> DedupeRule:

@@ -111,6 +111,4 @@ class DedupeRule:
     def counted(self, counts: Counts, rows: DataFrame) -> Counts:
         """See `Rule`."""
         firsts = rows.count()
-        return replace(
-            counts, duplicates=counts.read - counts.late - counts.without_id - firsts
-        )
+        return replace(counts, duplicates=counts.read - counts.late - counts.without_id - firsts)

@@ -115,9 +115,7 @@ def run_stateful(
             notes.append("the state begins empty: what was read before is not remembered")
         batches = _batches(options, copy, rule)
         totals = run_copy(spark, copy, batches, reporter=reporter, stop=stop)
-    return StatefulReport(
-        options, totals, batches.counts, batches.written, (*copy.notes, *notes)
-    )
+    return StatefulReport(options, totals, batches.counts, batches.written, (*copy.notes, *notes))
 
 
 def _batches(options: StatefulOptions, copy: Opened, rule: Rule) -> StatefulBatches:

@@ -1,8 +1,8 @@
 """What a batch leaves for the next one: a manifest, and the folders of Parquet that it names.
 
-`state-N` in the checkpoint's folder belongs to `query-N`. A manifest appears whole or not at all, and
-after its folders; the state of batch n depends on that of batch n - 1 and on the records of batch n,
-which Spark's checkpoint fixes. So a batch that is begun again may take the state that it has left.
+`state-N` in the checkpoint's folder belongs to `query-N`. A manifest appears whole or not at all,
+and after its folders; the state of batch n depends on that of batch n - 1 and on the records of
+batch n, which Spark's checkpoint fixes. So a batch that is begun again may take the state that it has left.
 """
 
 from __future__ import annotations
@@ -134,9 +134,7 @@ class StateLog:
             self.folder.write(_name(state.batch_id), state.to_json())
             self._remove_old(state)
         except OSError as error:
-            raise JobError(
-                f"{self.folder} cannot be written: {error.strerror or error}"
-            ) from error
+            raise JobError(f"{self.folder} cannot be written: {error.strerror or error}") from error
 
     def _remove_old(self, newest: State) -> None:
         numbers = [number for number in self._numbers() if number <= newest.batch_id]
