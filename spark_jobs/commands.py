@@ -1,5 +1,6 @@
-"""The jobs that write records, as the command line runs them: what each is called, its options, what
-its start would do, and the run. Their modules need kbroker's client and are imported when they run.
+"""The jobs that write records, as the command line runs them: what each is called, its options,
+what its start would do, and the run. Their modules need kbroker's client and are imported when they
+run.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Step:
 class Rule(Protocol):
     """What a job does with records. Picklable. text: of the state, see `State.rule`. is_delta:
     whether a batch adds a part to the state, or replaces all of it. order_by: columns of the
-    results and of the records, for the order within a target partition. keeps_partitions: whether results
-    have the partitions of their records.
+    results and of the records, for the order within a target partition. keeps_partitions: whether
+    results have the partitions of their records.
     """
 
     @property

@@ -2,7 +2,8 @@
 
 `state-N` in the checkpoint's folder belongs to `query-N`. A manifest appears whole or not at all,
 and after its folders; the state of batch n depends on that of batch n - 1 and on the records of
-batch n, which Spark's checkpoint fixes. So a batch that is begun again may take the state that it has left.
+batch n, which Spark's checkpoint fixes. So a batch that is begun again may take the state
+that it has left.
 """
 
 from __future__ import annotations

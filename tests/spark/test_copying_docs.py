@@ -1,4 +1,6 @@
-"""docs/copying.md and stateful.md: commands have options that exist, tables are the code's, the example runs."""
+"""docs/copying.md and stateful.md: commands have options that exist, tables are the code's, the
+examples run.
+"""
 
 from __future__ import annotations
 
