@@ -29,6 +29,7 @@ Examples:
   kbroker jobs archive -c orders.properties
   kbroker jobs check archive -c orders.properties
   kbroker jobs lag --checkpoint checkpoints/ --group reports
+  kbroker jobs groups-audit --group reports
   kbroker jobs restore --archive archive/ --to orders-copy
   kbroker jobs dedupe --topic orders --to orders-once --checkpoint dedupe/
   kbroker jobs translate --group reports --to-bootstrap-servers other:9092

@@ -139,8 +139,8 @@ def test_an_archive_that_is_none(run: Run, servers: str, tmp_path: Path) -> None
 def test_help_names_every_job(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for job in [*COMMANDS, "translate"]:
-        assert f"    {job} " in out or f"    {job}\n" in out
+    for job in [*COMMANDS, "translate", "groups-audit"]:
+        assert f"    {job} " in out or f"    {job}\n" in out, job
         code, described, _ = run(job, "--help")
         assert (code, "--config" in described) == (0, True)
 
