@@ -1,4 +1,4 @@
-"""The format `kbroker`: topics as a data source of Spark in Python, without Spark's Kafka connector.
+"""The format `kbroker`: topics as a data source of Spark in Python, without the Kafka connector.
 
 options   its options, by the names of Spark's Kafka source
 planning  where reads begin and end, how much a batch may have, what was lost

@@ -89,8 +89,8 @@ def limited(start: Offsets, topics: Topics, max_offsets: int) -> Offsets:
 
 
 def lost(start: Offsets, end: Offsets, topics: Topics, ids: Mapping[str, str]) -> str | None:
-    """What reading [start, end) would lose, in one clause; None if nothing. ids: of the topics when
-    the query saw them first, empty where they are not known.
+    """What reading [start, end), of the same partitions, would lose, in one clause; None if
+    nothing. ids: of the topics when the query saw them first, empty where they are not known.
     """
     for topic, ends in end.items():
         facts = topics.get(topic)
@@ -103,14 +103,14 @@ def lost(start: Offsets, end: Offsets, topics: Topics, ids: Mapping[str, str]) -
             if partition not in facts.latest:
                 return f"topic {topic} has no partition {partition} any more"
             first, latest = facts.earliest[partition], facts.latest[partition]
-            begin = start.get(topic, {}).get(partition, 0)
+            begin = start[topic][partition]
             if stop > latest:
                 return (
-                    f"{topic}-{partition} ends at offset {latest}, before {stop}: it was created "
-                    "again or lost its end"
+                    f"{topic}-{partition} ends at offset {latest}, before {stop}: the topic was "
+                    "created again or lost its end"
                 )
-            if begin < first and stop > begin:
-                count = min(first, stop) - begin
+            if begin < first:
+                count = first - begin
                 return (
                     f"{counted(count, 'offset')} of {topic}-{partition} from {begin} on "
                     f"{'was' if count == 1 else 'were'} deleted unread: the log starts at {first}"
@@ -119,14 +119,14 @@ def lost(start: Offsets, end: Offsets, topics: Topics, ids: Mapping[str, str]) -
 
 
 def ranges(start: Offsets, end: Offsets, topics: Topics) -> list[Range]:
-    """What is read of a batch, without what does not exist: `lost` was asked before."""
+    """What is read of a batch, without what does not exist: `lost` is asked before."""
     found = []
     for topic, ends in sorted(end.items()):
         facts = topics.get(topic)
         for partition, stop in sorted(ends.items()):
             if facts is None or partition not in facts.latest:
                 continue
-            first = max(start.get(topic, {}).get(partition, 0), facts.earliest[partition])
+            first = max(start[topic][partition], facts.earliest[partition])
             last = min(stop, facts.latest[partition])
             if first < last:
                 found.append(Range(topic, partition, first, last))

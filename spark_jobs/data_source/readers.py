@@ -18,7 +18,7 @@ from ..cluster import Topics
 from ..errors import JobError
 from ..wire.client import BlockingClient
 from .options import SourceOptions
-from .planning import Range, limited, lost, ranges, resolved, with_new_partitions
+from .planning import limited, lost, ranges, resolved, with_new_partitions
 from .records import read_range
 from .topics import open_client, topics_of
 
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
-
-
-class RangePartition(InputPartition):
-    """What a task reads."""
-
-    def __init__(self, value: Range) -> None:
-        super().__init__(value)
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -74,7 +67,7 @@ class KafkaReader(DataSourceReader):
             client.close()
         start = resolved(self._options.starting, topics, "startingOffsets")
         end = resolved(self._options.ending, topics, "endingOffsets")
-        return [RangePartition(each) for each in ranges(start, end, topics)]
+        return [InputPartition(each) for each in ranges(start, end, topics)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """See `read_range`."""
@@ -116,7 +109,8 @@ class KafkaStreamReader(DataSourceStreamReader):
         self._position = {**position, **end}
         return _plain(self._position)
 
-    def _reachable(self, start: Offsets, topics: Topics) -> Offsets:
+    @staticmethod
+    def _reachable(start: Offsets, topics: Topics) -> Offsets:
         """The start with what was lost left out; it is as it was unless failOnDataLoss is false."""
         return {
             topic: {
@@ -144,7 +138,7 @@ class KafkaStreamReader(DataSourceStreamReader):
             for topic, offsets in ends.items()
         }
         self._check(first, ends, topics)
-        return [RangePartition(each) for each in ranges(first, ends, topics)]
+        return [InputPartition(each) for each in ranges(first, ends, topics)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """See `read_range`."""
@@ -171,7 +165,7 @@ class KafkaStreamReader(DataSourceStreamReader):
             self._ids.setdefault(name, facts.topic_id)
 
     def _check(self, start: Offsets, end: Offsets, topics: Topics) -> None:
-        why = lost(start, end, topics, self._ids) or self._passed(start, topics)
+        why = lost(start, end, topics, self._ids)
         if why is None:
             return
         if self._options.fails_on_data_loss:
@@ -180,19 +174,6 @@ class KafkaStreamReader(DataSourceStreamReader):
                 "begins anew"
             )
         logger.warning("%s; failOnDataLoss is false", why)
-
-    @staticmethod
-    def _passed(start: Offsets, topics: Topics) -> str | None:
-        """Whether the log now starts behind where the next batch would, in one clause."""
-        for topic, offsets in start.items():
-            for partition, offset in offsets.items():
-                first = _earliest(topics, topic, partition)
-                if first > offset and topic in topics:
-                    return (
-                        f"{topic}-{partition} starts at offset {first}, behind {offset}, the next "
-                        "to read: records were deleted unread"
-                    )
-        return None
 
 
 def _earliest(topics: Topics, topic: str, partition: int) -> int:
