@@ -18,17 +18,13 @@ from spark_jobs.data_source.readers import KafkaReader, KafkaStreamReader  # noq
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BASE_MS = 1_700_000_000_000
+HEADERS = {1: (("h", b"x"),)}
 
 
 def produce(servers: str, topic: str, numbers: range, partitions: int = 2) -> None:
+    """Record 0 has no key, record 1 a header."""
     sent = [
-        Sent(
-            None if n == 0 else b"k%d" % n,
-            b"%d" % n,
-            (("h", b"x"),) if n == 1 else (),
-            BASE_MS + n,
-            n % partitions,
-        )  # type: ignore[arg-type]
+        Sent(b"k%d" % n if n else None, b"%d" % n, HEADERS.get(n, ()), BASE_MS + n, n % partitions)
         for n in numbers
     ]
     ConfluentAdapter(servers).produce(topic, sent, codec="lz4", idempotent=True)
