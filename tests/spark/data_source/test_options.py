@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from spark_jobs.data_source.options import EARLIEST, LATEST, NAMES, SourceOptions, source_options
@@ -81,3 +84,11 @@ def test_every_option_is_read() -> None:
 def test_mistakes(values: dict[str, str], is_stream: bool, why: str) -> None:
     with pytest.raises(JobError, match=why):
         source_options(values, is_stream=is_stream)
+
+
+def test_the_table_of_the_docs_is_whole() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "data-source.md").read_text()
+    table = text.partition("| option | value |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    documented = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
+    assert sorted(documented) == sorted(NAMES)

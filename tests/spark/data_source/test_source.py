@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ pytestmark = [
 ]
 
 BASE_MS = 1_700_000_000_000
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "data-source.md"
 
 
 def test_batch_and_stream(
@@ -61,3 +63,18 @@ def test_batch_and_stream(
     produce(range(10, 17))
     run()
     assert (sum(sizes), max(sizes)) == (17, 4)
+
+
+def test_the_example(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic = new_topic(1)
+    sent = [Sent(None, b"v", (), BASE_MS, 0)] * 3
+    ConfluentAdapter(bootstrap).produce(topic, sent, codec="none", idempotent=True)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    code = code.replace("localhost:9092", bootstrap).replace('"orders"', f'"{topic}"')
+    exec(compile(code, "data-source.md", "exec"), {"spark": spark})
+    assert capsys.readouterr().out == "3\n"
