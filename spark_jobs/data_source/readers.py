@@ -1,8 +1,9 @@
 """The batch and the stream reader of the format `kbroker`.
 
 Spark 4.0 asks a stream reader for the latest offset without saying where a batch begins, and has no
-limits of its own: the reader keeps the end of the last batch, which Spark also names to it at a
-restart (it plans the last batch of the checkpoint again), and ends the next batch by itself.
+limits of its own: the reader keeps the end of the last batch and ends the next one by itself. At a
+restart Spark names the end of the last batch first, as an empty batch to be planned; but with
+`trigger(availableNow=True)` only after it has asked for the latest offset, so that is refused.
 """
 
 from __future__ import annotations
@@ -80,26 +81,32 @@ class KafkaStreamReader(DataSourceStreamReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._client: BlockingClient | None = None
+        self._initial: Offsets | None = None
         self._position: Offsets | None = None
+        self._guessed: Offsets | None = None
+        """The latest offset that was given out as of a new query, until Spark plans a batch."""
         self._ids: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Raises JobError."""
-        topics = _existing(self._connected(), self._options)
-        self._remember(topics)
-        self._position = resolved(self._options.starting, topics, "startingOffsets")
-        return _plain(self._position)
+        """Where a new query begins, always the same. Raises JobError."""
+        return _plain(self._first())
+
+    def _first(self) -> Offsets:
+        if self._initial is None:
+            topics = _existing(self._connected(), self._options)
+            self._remember(topics)
+            self._initial = resolved(self._options.starting, topics, "startingOffsets")
+        return self._initial
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch: at most maxOffsetsPerTrigger behind the end of the last one.
         Raises JobError if records were lost and failOnDataLoss is true.
         """
-        if self._position is None:  # not after a restart: Spark has planned the last batch then
-            self.initialOffset()
-        position = self._position or {}
+        is_guessed = self._position is None or self._guessed is not None
+        position = self._first() if self._position is None else self._position
         topics = topics_of(self._connected(), self._options)
         self._check(position, position, topics)
         self._remember(topics)
@@ -107,6 +114,7 @@ class KafkaStreamReader(DataSourceStreamReader):
         end = limited(start, topics, self._options.max_offsets)
         # Of a topic that is gone: Spark's offsets must not become fewer.
         self._position = {**position, **end}
+        self._guessed = self._position if is_guessed else None
         return _plain(self._position)
 
     @staticmethod
@@ -125,6 +133,12 @@ class KafkaStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task per partition that has records in the batch. Raises JobError as latestOffset."""
         begins, ends = _offsets(start), _offsets(end)
+        guessed, self._guessed = self._guessed, None
+        if guessed is not None and _is_behind(guessed, ends):
+            raise JobError(
+                "trigger(availableNow=True) cannot restart a query of the format kbroker: use an "
+                "interval, or the format kafka. The checkpoint is as it was"
+            )
         if self._position is None:
             self._position = ends
         topics = topics_of(self._connected(), self._options)
@@ -174,6 +188,15 @@ class KafkaStreamReader(DataSourceStreamReader):
                 "begins anew"
             )
         logger.warning("%s; failOnDataLoss is false", why)
+
+
+def _is_behind(offsets: Offsets, others: Offsets) -> bool:
+    """Whether an offset is less than in `others`."""
+    return any(
+        offset > offsets.get(topic, {}).get(partition, offset)
+        for topic, each in others.items()
+        for partition, offset in each.items()
+    )
 
 
 def _earliest(topics: Topics, topic: str, partition: int) -> int:

@@ -81,13 +81,22 @@ def test_a_stream_and_its_restart(kafka_broker: EmbeddedBroker, topic: str) -> N
     for _ in range(2):
         end = reader.latestOffset()
         seen += rows(reader, reader.partitions(start, end))
+        assert reader.initialOffset() == {topic: {"0": 0, "1": 0}}
         reader.commit(start)
         before, start = start, end
     assert [int(row["value"]) for row in seen] == list(range(8))
     reader.stop()
 
-    # After a restart Spark plans the last batch again, then asks for the next end.
+    # With availableNow Spark asks for the end before it says where the query is.
+    now = KafkaStreamReader(given)
+    assert now.latestOffset() == before
+    with pytest.raises(JobError, match="availableNow"):
+        now.partitions(start, start)
+    now.stop()
+
+    # After a restart Spark names the last batch's end as an empty batch, then asks for the next.
     again = KafkaStreamReader(given)
+    assert again.partitions(start, start) == []
     assert len(rows(again, again.partitions(before, start))) == 4
     end = again.latestOffset()
     assert [int(row["value"]) for row in rows(again, again.partitions(start, end))] == [8, 9]
