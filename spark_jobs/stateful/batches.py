@@ -98,7 +98,9 @@ MAX_PARTS: Final = 16
 
 @dataclass
 class StatefulBatches:
-    """Writes batches. Picklable. counts: of this process."""
+    """Writes batches. Picklable. tasks: that write a part of the state, and so its files. counts: of
+    this process.
+    """
 
     sink: KafkaSink
     rule: Rule
@@ -107,6 +109,7 @@ class StatefulBatches:
     delay_ms: int | None
     to_topic: str
     late_topic: str
+    tasks: int
     counts: Counts = field(default_factory=Counts)
     written: int = 0
 
@@ -168,7 +171,8 @@ class StatefulBatches:
 
     def _write(self, batch_id: int, rows: DataFrame, newest_ms: int) -> Part:
         name = self.states.new_folder(batch_id)
-        rows.write.parquet(self.states.folder.child(name).uri)
+        # A shuffle has spark.sql.shuffle.partitions tasks, 200 by default, however small it is.
+        rows.coalesce(self.tasks).write.parquet(self.states.folder.child(name).uri)
         return Part(name, newest_ms)
 
     def _read(self, batch: DataFrame, parts: tuple[Part, ...]) -> DataFrame:

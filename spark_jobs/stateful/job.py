@@ -137,6 +137,7 @@ def _batches(options: StatefulOptions, copy: Opened, rule: Rule) -> StatefulBatc
         options.delay_ms,
         options.to_topic,
         options.late_topic,
+        max(1, len(copy.view.topics[options.topic].latest)),
     )
 
 
