@@ -98,9 +98,7 @@ MAX_PARTS: Final = 16
 
 @dataclass
 class StatefulBatches:
-    """Writes batches. Picklable. tasks: that write a part of the state, and so its files. counts: of
-    this process.
-    """
+    """Writes batches. Picklable. tasks: that write a part of the state. counts: of this process."""
 
     sink: KafkaSink
     rule: Rule
