@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from kbroker.client.cluster import (
     EARLIEST_TIMESTAMP,
@@ -25,7 +26,7 @@ from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import is_missing, list_offsets
 from .options import SourceOptions
 
-RETRY_S = 30.0
+RETRY_S: Final = 30.0
 
 
 def open_client(options: SourceOptions) -> BlockingClient:
