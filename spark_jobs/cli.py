@@ -21,6 +21,7 @@ from .archive.options import ARCHIVE_OPTIONS, archive_options
 from .commands import COMMANDS, Command
 from .errors import JobError
 from .exactly_once.options import SINK_OPTIONS, sink_check
+from .groups_audit.options import AUDIT_OPTIONS, audit_options
 from .java import java_problem
 from .lag.options import LAG_OPTIONS, lag_options
 from .options import add_options, collect
@@ -69,6 +70,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
     _add_verify(verified)
     _add_lag(jobs.add_parser("lag", help="how far queries are behind, by partition"))
+    audited = jobs.add_parser("groups-audit", help="who committed what, and stuck transactions")
+    _add_audit(audited)
     for command in COMMANDS.values():
         _add_command(jobs.add_parser(command.name, help=command.help), command)
     translated = jobs.add_parser("translate", help="a group's offsets in a copy of its topics")
@@ -152,6 +155,17 @@ def _add_lag(job: argparse.ArgumentParser) -> None:
     job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
 
 
+def _add_audit(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "Offset commits out of __consumer_offsets with their time, who made them and the lag then, "
+        "and stuck transactions out of __transaction_state. Exit code 1 if one is stuck. Without "
+        "Spark; changes nothing."
+    )
+    job.allow_abbrev = False
+    add_options(job, AUDIT_OPTIONS)
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
+
+
 def _add_sink(job: argparse.ArgumentParser) -> None:
     job.description = (
         "Topics, the topic of tokens, the checkpoint and the group of a query that writes with "
@@ -193,6 +207,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return _verify(arguments, collect(VERIFY_OPTIONS, arguments, rest))
     if arguments.job == "lag":
         return _lag(arguments, collect(LAG_OPTIONS, arguments, rest))
+    if arguments.job == "groups-audit":
+        return _audit(arguments, collect(AUDIT_OPTIONS, arguments, rest))
     if arguments.job == "translate":
         return _translate(arguments, collect(TRANSLATE_OPTIONS, arguments, rest))
     if arguments.job == "check":
@@ -282,6 +298,14 @@ def _lag(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
     report = lag_job.lag(lag_options(values))
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return 0
+
+
+def _audit(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .groups_audit.job import groups_audit  # which needs kbroker's client
+
+    report = groups_audit(audit_options(values))
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return report.exit_code
 
 
 def _command(arguments: argparse.Namespace, command: Command, values: Mapping[str, str]) -> int:

@@ -1,5 +1,6 @@
-"""The jobs that copy records, as the command line runs them: what each is called, its options, what
-its start would do, and the run. Their modules need kbroker's client and are imported when they run.
+"""The jobs that write records, as the command line runs them: what each is called, its options,
+what its start would do, and the run. Their modules need kbroker's client and are imported when they
+run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from .aggregate.options import AGGREGATE_OPTIONS, aggregate_options
+from .dedupe.options import DEDUPE_OPTIONS, dedupe_options
 from .dlq.options import DLQ_OPTIONS, dlq_options
 from .mirror.options import MIRROR_OPTIONS, mirror_options
 from .options import Option
@@ -90,6 +93,32 @@ def _dlq(spark: SparkSession, options: Any, reporter: Reporter, stop: threading.
     return dlq(spark, options, reporter=reporter, stop=stop)
 
 
+def _check_dedupe(options: Any) -> str:
+    from .dedupe.job import describe_check
+
+    return describe_check(options)
+
+
+def _dedupe(spark: SparkSession, options: Any, reporter: Reporter, stop: threading.Event) -> Report:
+    from .dedupe.job import dedupe
+
+    return dedupe(spark, options, reporter=reporter, stop=stop)
+
+
+def _check_aggregate(options: Any) -> str:
+    from .aggregate.job import describe_check
+
+    return describe_check(options)
+
+
+def _aggregate(
+    spark: SparkSession, options: Any, reporter: Reporter, stop: threading.Event
+) -> Report:
+    from .aggregate.job import aggregate
+
+    return aggregate(spark, options, reporter=reporter, stop=stop)
+
+
 _SAME = "Partition, order, time, key, value and headers of each record stay as they are."
 
 COMMANDS: Final = {
@@ -146,6 +175,27 @@ COMMANDS: Final = {
             lambda values: dlq_options(values, is_retry=True),
             _check_dlq,
             _dlq,
+        ),
+        Command(
+            "dedupe",
+            "the first record of each id to a topic",
+            "The first record of each id, by key, value, a header or a field, to a topic, each "
+            "once. Ids are remembered until the watermark has passed them.",
+            DEDUPE_OPTIONS,
+            dedupe_options,
+            _check_dedupe,
+            _dedupe,
+        ),
+        Command(
+            "aggregate",
+            "totals by key or fields to a topic, in windows or running",
+            "Totals of a topic by key or fields to a topic, exactly once: of each window when it "
+            "is over, or running ones whenever they change. Late records are dropped and counted, "
+            "or go to a topic of their own.",
+            AGGREGATE_OPTIONS,
+            aggregate_options,
+            _check_aggregate,
+            _aggregate,
         ),
     )
 }

@@ -58,11 +58,19 @@ LONG_FILES: Final = (
 """Files of few tests that take the longest, the longest first."""
 SPARK_FILES: Final = frozenset(
     {
-        "tests/spark/test_archive.py",
-        "tests/spark/test_docs.py",
-        "tests/spark/test_kafka_source.py",
+        "tests/spark/aggregate/test_job.py",
+        "tests/spark/copying/test_kills.py",
+        "tests/spark/data_source/test_source.py",
+        "tests/spark/dedupe/test_job.py",
+        "tests/spark/dlq/test_job.py",
         "tests/spark/exactly_once/test_sink.py",
         "tests/spark/lag/test_spark_queries.py",
+        "tests/spark/mirror/test_job.py",
+        "tests/spark/restore/test_job.py",
+        "tests/spark/test_archive.py",
+        "tests/spark/test_copying_docs.py",
+        "tests/spark/test_docs.py",
+        "tests/spark/test_kafka_source.py",
         "tests/spark/verify/test_job.py",
     }
 )

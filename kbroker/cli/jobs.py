@@ -29,7 +29,9 @@ Examples:
   kbroker jobs archive -c orders.properties
   kbroker jobs check archive -c orders.properties
   kbroker jobs lag --checkpoint checkpoints/ --group reports
+  kbroker jobs groups-audit --group reports
   kbroker jobs restore --archive archive/ --to orders-copy
+  kbroker jobs dedupe --topic orders --to orders-once --checkpoint dedupe/
   kbroker jobs translate --group reports --to-bootstrap-servers other:9092
   kbroker jobs bundle spark_jobs.zip
 """
@@ -57,7 +59,7 @@ spark_conf_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("jobs", epilog=JOBS_EPILOG, context_settings=PASSED_ON)
 def run_job(context: typer.Context) -> None:
-    """Run PySpark jobs: archive, restore, mirror, dlq, verify, lag."""
+    """Run PySpark jobs: archive, restore, dedupe, aggregate, lag, ..."""
     if not context.args:
         print(context.get_help())
         return

@@ -61,6 +61,8 @@ def arguments_of(job: str, topic: str, servers: str) -> list[str]:
         "mirror": [*common, "--topics", topic, "--prefix", "copy.", "--checkpoint", "cp"],
         "dlq": [*common, "--topic", topic, "--to", f"{topic}-good", "--checkpoint", "cp"],
         "dlq retry": [*common, "--topic", topic, "--to", f"{topic}-good", "--checkpoint", "cp"],
+        "dedupe": [*common, "--topic", topic, "--to", f"{topic}-once", "--checkpoint", "cp"],
+        "aggregate": [*common, "--topic", topic, "--to", f"{topic}-sums", "--checkpoint", "cp"],
     }[job]
 
 
@@ -78,6 +80,8 @@ def arguments_of(job: str, topic: str, servers: str) -> list[str]:
             "{0}-good and {0}.dlq: begins a new copy; topics {0}; topic {0}-good is created; "
             "topic {0}.dlq is created",
         ),
+        ("dedupe", "{0}-once: begins a new copy; topics {0}; topic {0}-once is created"),
+        ("aggregate", "{0}-sums: begins a new copy; topics {0}; topic {0}-sums is created"),
         ("dlq retry", "{0}-good and {0}: begins a new copy; topics {0}; topic {0}-good is created"),
     ],
 )
@@ -113,7 +117,7 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path, job: str) -> None:
 
 
 def test_no_broker_and_no_topic(run: Run, servers: str, kafka_topic: str) -> None:
-    for job in ("replay", "mirror", "dlq"):
+    for job in ("replay", "mirror", "dlq", "dedupe", "aggregate"):
         code, _, err = run(job, *arguments_of(job, "absent", servers))
         assert (code, err) == (1, "spark_jobs: topic absent does not exist\n")
         code, _, err = run(job, *arguments_of(job, "absent", "localhost:1"))
@@ -135,8 +139,8 @@ def test_an_archive_that_is_none(run: Run, servers: str, tmp_path: Path) -> None
 def test_help_names_every_job(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for job in [*COMMANDS, "translate"]:
-        assert f"    {job} " in out or f"    {job}\n" in out
+    for job in [*COMMANDS, "translate", "groups-audit"]:
+        assert f"    {job} " in out or f"    {job}\n" in out, job
         code, described, _ = run(job, "--help")
         assert (code, "--config" in described) == (0, True)
 

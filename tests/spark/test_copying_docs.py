@@ -1,4 +1,6 @@
-"""docs/copying.md: commands have options that exist, tables are the code's, the example runs."""
+"""docs/copying.md and stateful.md: commands have options that exist, tables are the code's, the
+examples run.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from spark_jobs.dlq.checks import Problem
 from spark_jobs.dlq.headers import Place, dead_letter_headers
 from spark_jobs.java import java_problem
 from spark_jobs.translate.options import TRANSLATE_OPTIONS
+from tests.clients.adapters import ConfluentAdapter, Sent
 from tests.spark.copying.records import content, fill, records_of
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "copying.md").read_text()
+STATEFUL = (ROOT / "docs" / "stateful.md").read_text()
+ALL = TEXT + STATEFUL
 TABLES = {
     **{name: command.options for name, command in COMMANDS.items()},
     "translate": TRANSLATE_OPTIONS,
@@ -38,7 +43,7 @@ def names_of(job: str) -> set[str]:
 
 def commands() -> list[tuple[str, str]]:
     """Job and arguments of each command in the text."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", ALL, re.DOTALL | re.MULTILINE)
     blocks = "".join(block for name, block in fences if not name)
     lines = re.findall(r"spark_jobs (dlq retry|\S+) (.*)", blocks)
     return [(job.replace(" ", "-"), arguments) for job, arguments in lines]
@@ -66,7 +71,7 @@ def test_commands_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_options_in_the_text_exist() -> None:
     known = {name for job in TABLES for name in names_of(job)}
-    for name in re.findall(r"`--([A-Za-z-]+)", TEXT):
+    for name in re.findall(r"`--([A-Za-z-]+)", ALL):
         assert name in known, name
 
 
@@ -107,3 +112,26 @@ def test_the_example(
     assert said == f"restored 50 records of archive {out} to {copy} in 1 batch, offsets kept\n"
     copies, sources = (records_of(bootstrap, name, 2) for name in (copy, topic))
     assert [content(one) for one in copies] == [content(one) for one in sources]
+
+
+@pytest.mark.spark
+@pytest.mark.long_spark
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
+def test_the_example_of_dedupe(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic = new_topic(1)
+    records = [Sent(b"k%d" % (n % 3), b"v", (), 1_700_000_000_000 + n, 0) for n in range(5)]
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", STATEFUL, re.DOTALL | re.MULTILINE)
+    code = code.replace("orders", topic).replace('"dedupe"', f'"{tmp_path}"')
+    code = code.replace("({", f'({{"kafka.bootstrap.servers": "{bootstrap}", ')
+    exec(compile(code, "stateful.md", "exec"), {"spark": spark})
+    said = f"read 5 records of {topic}: 3 to {topic}-once; 2 duplicates; in 1 batch\n"
+    assert capsys.readouterr().out == said

@@ -17,6 +17,7 @@ import pytest
 from spark_jobs import cli
 from spark_jobs.archive.files import SCHEMA
 from spark_jobs.archive.options import ARCHIVE_OPTIONS
+from spark_jobs.groups_audit.options import AUDIT_OPTIONS
 from spark_jobs.java import java_problem
 from spark_jobs.lag.options import LAG_OPTIONS
 from spark_jobs.options import parse_properties, read_file
@@ -30,6 +31,7 @@ TEXT = (ROOT / "docs" / "spark.md").read_text()
 NAMES = {name: option.name for option in ARCHIVE_OPTIONS for name in option.names}
 
 LAG_NAMES = {name for option in LAG_OPTIONS for name in option.names}
+AUDIT_NAMES = {name for option in AUDIT_OPTIONS for name in option.names}
 
 needs_spark = pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
 
@@ -49,7 +51,7 @@ def run_block(word: str, bootstrap: str, topic: str, names: dict[str, object]) -
 
 
 def test_commands_have_options_that_exist() -> None:
-    tables = {"archive": {*NAMES, "progress"}, "lag": LAG_NAMES}
+    tables = {"archive": {*NAMES, "progress"}, "lag": LAG_NAMES, "groups-audit": AUDIT_NAMES}
     for block in [*blocks(""), cli.ARCHIVE_EXAMPLES]:
         for line in block.replace("\\\n", " ").splitlines():
             for job, names in tables.items():
@@ -61,7 +63,18 @@ def test_commands_have_options_that_exist() -> None:
 
 
 def test_options_in_the_text_exist() -> None:
-    known = {*NAMES, "config", "help", "json", "progress", "conf", "master", "py-files", "packages"}
+    known = {
+        *NAMES,
+        *AUDIT_NAMES,
+        "config",
+        "help",
+        "json",
+        "progress",
+        "conf",
+        "master",
+        "py-files",
+        "packages",
+    }
     known |= {"submit", "kafka.*"}
     for name in re.findall(r"`--([A-Za-z.*-]+)", TEXT):
         assert name in known, name

@@ -1,0 +1,133 @@
+"""Where reads begin and end, how much a batch may have, and what was lost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..checkpoint import Offsets
+from ..cluster import Topics
+from ..errors import JobError
+from ..topic_checks import counted
+from .options import EARLIEST, LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of a partition: [start, end)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def resolved(wanted: int | Offsets, topics: Topics, name: str) -> Offsets:
+    """Offsets of every partition. wanted: EARLIEST, LATEST, or offsets in which both may be. name:
+    of the option. Raises JobError for partitions that are left out or do not exist, and offsets
+    that the log does not have.
+    """
+    found: Offsets = {}
+    for topic, facts in topics.items():
+        for partition, latest in facts.latest.items():
+            earliest = facts.earliest[partition]
+            offset = wanted if isinstance(wanted, int) else _named(wanted, topic, partition, name)
+            if offset in (EARLIEST, LATEST):
+                offset = earliest if offset == EARLIEST else latest
+            elif not earliest <= offset <= latest:
+                raise JobError(
+                    f"{name}: {topic}-{partition} has the offsets {earliest} to {latest}, not "
+                    f"{offset}"
+                )
+            found.setdefault(topic, {})[partition] = offset
+    if not isinstance(wanted, int):
+        for topic, offsets in wanted.items():
+            for partition in offsets:
+                if partition not in found.get(topic, {}):
+                    raise JobError(f"{name} names {topic}-{partition}, which is not read")
+    return found
+
+
+def _named(wanted: Offsets, topic: str, partition: int, name: str) -> int:
+    offset = wanted.get(topic, {}).get(partition)
+    if offset is None:
+        raise JobError(f"{name} does not name {topic}-{partition}: name every partition")
+    return offset
+
+
+def with_new_partitions(start: Offsets, topics: Topics) -> Offsets:
+    """The offsets of a batch's start and, at their first offsets, the partitions that have come."""
+    return {
+        topic: {
+            partition: start.get(topic, {}).get(partition, facts.earliest[partition])
+            for partition in facts.latest
+        }
+        for topic, facts in topics.items()
+    }
+
+
+def limited(start: Offsets, topics: Topics, max_offsets: int) -> Offsets:
+    """The end of a batch that begins at `start` (of every partition): each partition gets a share
+    of max_offsets by what is left of it, as in Spark's source.
+    """
+    left = {
+        (topic, partition): max(0, latest - start[topic][partition])
+        for topic, facts in topics.items()
+        for partition, latest in facts.latest.items()
+    }
+    total = sum(left.values())
+    end: Offsets = {}
+    for (topic, partition), size in left.items():
+        share = size
+        if total > max_offsets:
+            exact = max_offsets * size / total
+            # Less than one record becomes one, so that no partition is left behind.
+            share = min(size, math.ceil(exact) if exact < 1 else math.floor(exact))
+        end.setdefault(topic, {})[partition] = start[topic][partition] + share
+    return end
+
+
+def lost(start: Offsets, end: Offsets, topics: Topics, ids: Mapping[str, str]) -> str | None:
+    """What reading [start, end), of the same partitions, would lose, in one clause; None if
+    nothing. ids: of the topics when the query saw them first, empty where they are not known.
+    """
+    for topic, ends in end.items():
+        facts = topics.get(topic)
+        if facts is None:
+            return f"topic {topic} does not exist any more"
+        known = ids.get(topic, "")
+        if known and facts.topic_id and known != facts.topic_id:
+            return f"topic {topic} was deleted and created again"
+        for partition, stop in ends.items():
+            if partition not in facts.latest:
+                return f"topic {topic} has no partition {partition} any more"
+            first, latest = facts.earliest[partition], facts.latest[partition]
+            begin = start[topic][partition]
+            if stop > latest:
+                return (
+                    f"{topic}-{partition} ends at offset {latest}, before {stop}: the topic was "
+                    "created again or lost its end"
+                )
+            if begin < first:
+                count = first - begin
+                return (
+                    f"{counted(count, 'offset')} of {topic}-{partition} from {begin} on "
+                    f"{'was' if count == 1 else 'were'} deleted unread: the log starts at {first}"
+                )
+    return None
+
+
+def ranges(start: Offsets, end: Offsets, topics: Topics) -> list[Range]:
+    """What is read of a batch, without what does not exist: `lost` is asked before."""
+    found = []
+    for topic, ends in sorted(end.items()):
+        facts = topics.get(topic)
+        for partition, stop in sorted(ends.items()):
+            if facts is None or partition not in facts.latest:
+                continue
+            first = max(start[topic][partition], facts.earliest[partition])
+            last = min(stop, facts.latest[partition])
+            if first < last:
+                found.append(Range(topic, partition, first, last))
+    return found

@@ -1,0 +1,51 @@
+"""The data source `kbroker`, in Python only: no connector has to be fetched.
+
+register(spark)
+frame = spark.read.format("kbroker").option("kafka.bootstrap.servers", "localhost:9092")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+
+from ..options import parse_boolean
+from ..session import ship
+from .options import source_options
+from .readers import KafkaReader, KafkaStreamReader
+from .records import HEADERS_SCHEMA, SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "kbroker"
+
+
+class KafkaDataSource(DataSource):
+    """See `options` for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of `.format(...)`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """That of Spark's Kafka source."""
+        has_headers = parse_boolean(self.options.get("includeHeaders", "false"))
+        return f"{SCHEMA}, {HEADERS_SCHEMA}" if has_headers else SCHEMA
+
+    def reader(self, schema: StructType) -> KafkaReader:
+        """Of `spark.read`. Raises JobError."""
+        return KafkaReader(source_options(self.options, is_stream=False))
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        """Of `spark.readStream`. Raises JobError."""
+        return KafkaStreamReader(source_options(self.options, is_stream=True))
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, and send this package to the executors."""
+    ship(spark)
+    spark.dataSource.register(KafkaDataSource)
