@@ -58,7 +58,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "sim": LazyCommand("kbroker.cli.sim", "Run a simulated cluster under faults, and judge it."),
     "jobs": LazyCommand(
         "kbroker.cli.jobs",
-        "Run PySpark jobs: archive, restore, dedupe, aggregate, lag, ...",
+        "Run PySpark jobs: archive, restore, dedupe, lag, ...",
     ),
     "spark-conf": LazyCommand(
         "kbroker.cli.jobs",

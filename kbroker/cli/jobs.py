@@ -59,7 +59,7 @@ spark_conf_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("jobs", epilog=JOBS_EPILOG, context_settings=PASSED_ON)
 def run_job(context: typer.Context) -> None:
-    """Run PySpark jobs: archive, restore, dedupe, aggregate, lag, ..."""
+    """Run PySpark jobs: archive, restore, dedupe, lag, ..."""
     if not context.args:
         print(context.get_help())
         return

@@ -57,7 +57,7 @@ CHANGES: Final = {
     *("topics snapshot", "topics clone"),
     *("configs set", "configs unset", "quotas set", "quotas unset"),
     *("profile create", "profile set", "profile use", "profile delete"),
-    *("groups delete", "groups delete-offsets", "transactions abort"),
+    *("groups delete", "groups delete-offsets", "groups translate", "transactions abort"),
     *("perf produce", "perf latency", "transactions describe"),
 }
 """Commands with --json that change something, or need a transaction: tests of their own show it."""

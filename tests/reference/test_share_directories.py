@@ -14,9 +14,9 @@ import pytest
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka, free_port
 from spark_jobs.java import java_problem
+from tests.clients.kafka_tools import KafkaTools
 from tests.clients.test_share_groups import (
     consume,
-    kafka_tool,
     produce,
     read_from_the_start,
     tool,
@@ -43,11 +43,14 @@ FORMATTERS = {
 }
 
 
-def lag(bootstrap: str) -> list[str]:
-    return [row[-1] for row in tool(bootstrap, "--describe", "--group", "g") if row[0] == "g"]
+def lag(kafka_tools: KafkaTools, bootstrap: str) -> list[str]:
+    rows = tool(kafka_tools, bootstrap, "--describe", "--group", "g")
+    return [row[-1] for row in rows if row[0] == "g"]
 
 
-def test_either_broker_goes_on_with_the_others_group(tmp_path: Path) -> None:
+def test_either_broker_goes_on_with_the_others_group(
+    tmp_path: Path, kafka_tools: KafkaTools
+) -> None:
     controller_port = free_port()
     voters = {"controller.quorum.voters": f"1@127.0.0.1:{controller_port}"}
     data = tmp_path / "data"
@@ -62,16 +65,16 @@ def test_either_broker_goes_on_with_the_others_group(tmp_path: Path) -> None:
             where = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic)
             how = ("--from-beginning", "--max-messages", "3", "--timeout-ms", "60000")
             which = ("--formatter", f"{TOOLS}.{formatter}")
-            printed = kafka_tool(f"{TOOLS}.ConsoleConsumer", *where, *how, *which)
+            printed = kafka_tools.output(f"{TOOLS}.ConsoleConsumer", *where, *how, *which)
             assert printed.count('"groupId":"g"') == 3
     with ApacheKafka(data, overrides=TOPICS, controller_port=controller_port) as kafka:
         time.sleep(3)  # the port opens before the broker is unfenced
-        assert lag(kafka.bootstrap_servers) == ["100"]
+        assert lag(kafka_tools, kafka.bootstrap_servers) == ["100"]
         words = consume(kafka.bootstrap_servers, "t", "g", 50, *shows_deliveries)
         assert "Delivery:1" not in words
         read += [word for word in words if not word.startswith("Delivery")]
     with BrokerProcess(data, overrides={**TOPICS, **voters}) as broker:
-        assert lag(broker.bootstrap_servers) == ["50"]
+        assert lag(kafka_tools, broker.bootstrap_servers) == ["50"]
         read += consume(broker.bootstrap_servers, "t", "g", 50)
-        assert lag(broker.bootstrap_servers) == ["0"]
+        assert lag(kafka_tools, broker.bootstrap_servers) == ["0"]
     assert Counter(read) == Counter(str(value) for value in range(150))

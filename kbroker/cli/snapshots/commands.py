@@ -68,7 +68,9 @@ Data = Annotated[
     list[Path] | None,
     typer.Option("--data", metavar="DIR", help="Of a stopped node; repeatable."),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", callback=not_empty)]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic to copy.", callback=not_empty)
+]
 
 
 def snapshot(
@@ -223,7 +225,9 @@ def _note_open(snapshot: CheckedSnapshot) -> None:
 
 def clone(
     topic: Topic,
-    new: Annotated[str, typer.Argument(metavar="NEW", callback=not_empty)],
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", help="The name of the copy.", callback=not_empty)
+    ],
     compression: CompressionOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
