@@ -55,5 +55,5 @@ def _folder(settings: Mapping[str, str]) -> Path:
 
 def _jar(package: str) -> str:
     """The name that Spark gives to a package's jar in the cache's folder `jars`."""
-    group, artifact, *version = package.split(":")
-    return f"{group}_{'-'.join([artifact, *version])}.jar"
+    group, _, rest = package.partition(":")
+    return f"{group}_{rest.replace(':', '-')}.jar"

@@ -50,6 +50,10 @@ def test_one_package_of_two_is_missing(tmp_path: Path) -> None:
     assert not has_packages(settings(tmp_path) | names)
 
 
+def test_a_name_that_is_no_package_is_left_to_spark(tmp_path: Path) -> None:
+    assert not has_packages(settings(tmp_path) | {"spark.jars.packages": "connector"})
+
+
 def test_a_start_that_fails_gives_the_cache_back(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), cache_in_use(settings(tmp_path)):
         raise RuntimeError("Spark did not start")
