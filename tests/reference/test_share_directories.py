@@ -59,8 +59,8 @@ def test_either_broker_goes_on_with_the_others_group(
     with BrokerProcess(data, overrides={**TOPICS, **voters}) as broker:
         produce(broker.bootstrap_servers, "t", range(150))
         read_from_the_start(broker.bootstrap_servers, "g")
-        read += consume(broker.bootstrap_servers, "t", "g", 50)
-        consume(broker.bootstrap_servers, "t", "g", 50, "--release")
+        read += consume(kafka_tools, broker.bootstrap_servers, "t", "g", 50)
+        consume(kafka_tools, broker.bootstrap_servers, "t", "g", 50, "--release")
         for topic, formatter in FORMATTERS.items():
             where = ("--bootstrap-server", broker.bootstrap_servers, "--topic", topic)
             how = ("--from-beginning", "--max-messages", "3", "--timeout-ms", "60000")
@@ -70,11 +70,11 @@ def test_either_broker_goes_on_with_the_others_group(
     with ApacheKafka(data, overrides=TOPICS, controller_port=controller_port) as kafka:
         time.sleep(3)  # the port opens before the broker is unfenced
         assert lag(kafka_tools, kafka.bootstrap_servers) == ["100"]
-        words = consume(kafka.bootstrap_servers, "t", "g", 50, *shows_deliveries)
+        words = consume(kafka_tools, kafka.bootstrap_servers, "t", "g", 50, *shows_deliveries)
         assert "Delivery:1" not in words
         read += [word for word in words if not word.startswith("Delivery")]
     with BrokerProcess(data, overrides={**TOPICS, **voters}) as broker:
         assert lag(kafka_tools, broker.bootstrap_servers) == ["50"]
-        read += consume(broker.bootstrap_servers, "t", "g", 50)
+        read += consume(kafka_tools, broker.bootstrap_servers, "t", "g", 50)
         assert lag(kafka_tools, broker.bootstrap_servers) == ["0"]
     assert Counter(read) == Counter(str(value) for value in range(150))
