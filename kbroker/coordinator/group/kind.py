@@ -120,7 +120,7 @@ class GroupKind(Protocol[D_co]):
     # -- the end of a group ------------------------------------------------------------------
 
     def is_idle(self, group_id: str) -> bool:
-        """Whether that group has no members and no member is about to join."""
+        """Whether that group has no members."""
         ...
 
     def has_record(self, group_id: str) -> bool:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.group.classic.state import GroupState
+from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import LeaveGroupRequest
+from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.groups import JoinGroupResponse, LeaveGroupRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.settings.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
@@ -88,6 +90,41 @@ def is_consumer_group(world: World) -> bool:
     assert is_consumer is ("g" in world.replayed().consumer.groups)
     assert is_consumer is not ("g" in world.replayed().classic.metadata)
     return is_consumer
+
+
+class Hesitant(ClientMember):
+    """Waits with the id that it was told to join with."""
+
+    def _joined(self, response: JoinGroupResponse) -> None:
+        if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            super()._joined(response)
+            return
+        self.joining = False
+        self.member_id = response.member_id
+
+
+@pytest.mark.parametrize("has_offsets", [False, True])
+def test_a_member_that_has_only_an_id_joins_the_group_that_became_another(
+    has_offsets: bool,
+) -> None:
+    """Such a group is empty and gives way to whoever joins it, of either type; librdkafka does not
+    survive a refusal.
+    """
+    world = World()
+    if has_offsets:  # then the group is there before the join, and has no record
+        world.shard().replay(offset_commit_record("g", "events", 0, OffsetCommitValue(offset=1)))
+    old, new = Hesitant(world, "old", group="g"), consumer(world, "new")
+    old.join()
+    world.timers.advance(1)
+    assert old.member_id
+    assert world.shard().kind_of("g") is not world.shard().consumer
+    new.poll()
+    world.timers.advance(1)
+    assert "g" in world.shard().consumer.groups
+    assert "g" not in world.shard().classic.groups
+    old.join()
+    settle(world, old, new)
+    assert is_consumer_group(world)
 
 
 @pytest.mark.parametrize("reload", [False, True])

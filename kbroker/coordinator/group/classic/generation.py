@@ -133,8 +133,10 @@ class Generation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no members and none is about to join."""
-        return self.state is GroupState.EMPTY and not self.pending_joins
+        """Whether it has no members. One that was given an id and has not joined with it yet counts
+        no more than in Kafka: its group may become one of another type, in which it then joins.
+        """
+        return self.state is GroupState.EMPTY
 
     def is_pending(self, member_id: str) -> bool:
         """Whether that id was given out by MEMBER_ID_REQUIRED and has not joined yet."""

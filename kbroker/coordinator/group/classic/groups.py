@@ -197,7 +197,9 @@ class ClassicGroups:
 
     def give_way(self, group_id: str) -> None:
         """A group of another type with this id was created."""
-        self.groups.pop(group_id, None)
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def create_by_join(
         self, group_id: str, join: Join, former: Sequence[CoordinatorRecord], now_ms: int
@@ -226,7 +228,7 @@ class ClassicGroups:
         return group.abandon_creation(join.waiter, error, now_ms)
 
     def is_idle(self, group_id: str) -> bool:
-        """Whether the group has no members and no member is about to join."""
+        """Whether the group has no members."""
         return self.groups[group_id].is_idle
 
     def has_record(self, group_id: str) -> bool:
