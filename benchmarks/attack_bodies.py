@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks.attack_values import DISTINCT_INTS, INT32_MAX, Names, Path
 from benchmarks.attack_writer import INTS, Plan, Writer
 from kbroker.protocol.apis import api_info, request_class, request_header_version
-from kbroker.protocol.primitives import unsigned_varint
-from kbroker.protocol.schema import Field, Request, Struct
+from kbroker.protocol.codecs.primitives import unsigned_varint
+from kbroker.protocol.codecs.schema import Field, Request, Struct
 
 TOPIC_FIELDS: Final = (
     "topic", "topic_id", "topic_name", "topic_names", "name", "subscribed_topic_names",

@@ -6,7 +6,7 @@ A timer looks every 2 ms how much CPU the loop's thread has used since the last 
 the look is. A turn of the loop that computes for 80 ms appears as a look with 80 ms of CPU, however
 busy the machine is, so computation can be told from waiting for a processor. A second thread
 records the loop's stack while a look is overdue; `LoopAccount.stacks` gives the most frequent ones.
-The neighbour is `node/stall_probe`, the broker's own probe, which looks less often.
+The neighbour is `node/loop/stall_probe`, the broker's own probe, which looks less often.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ from benchmarks.attack_values import (
 from benchmarks.attack_world import TOPICS, World, first_error
 from kbroker.metadata.records import decode_record
 from kbroker.protocol.apis import APIS, ApiKey
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.codecs.primitives import unsigned_varint
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, MetadataRequest
-from kbroker.protocol.messages.metadata_records import RegisterBrokerRecord
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest
-from kbroker.protocol.primitives import unsigned_varint
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.messages.stored.metadata_records import RegisterBrokerRecord
 from kbroker.server.handlers import controller_handlers
 from tests.e2e.wire import call
 

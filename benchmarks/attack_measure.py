@@ -26,7 +26,7 @@ from benchmarks.attack_scenes import Scene, free_port
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import World, first_error
 from kbroker.protocol.apis import response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header
 from kbroker.testing.process import BrokerProcess

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.attack_values import RECORD_TIMESTAMP
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     CONTROL_FLAG,
     HEADER,
@@ -22,7 +22,7 @@ from kbroker.protocol.batch_header import (
     TRANSACTIONAL_FLAG,
     seal,
 )
-from kbroker.protocol.compression import Compression, compress
+from kbroker.protocol.batches.compression import Compression, compress
 
 LONG_MAX: Final = 2**63 - 1
 LONG_MIN: Final = -(2**63)

@@ -18,11 +18,11 @@ from typing import Any, Final
 from benchmarks.attack_values import Names, Path
 from benchmarks.attack_world import PROPERTIES, World
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.compression import Compression, compress
-from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.messages.telemetry import GetTelemetrySubscriptionsRequest
-from kbroker.protocol.primitives import unsigned_varint
-from kbroker.settings.keys import ResourceType
+from kbroker.protocol.batches.compression import Compression, compress
+from kbroker.protocol.codecs.primitives import unsigned_varint
+from kbroker.protocol.messages.admin.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.admin.telemetry import GetTelemetrySubscriptionsRequest
+from kbroker.settings.tables.keys import ResourceType
 
 TELEMETRY_PROPERTIES: Final = {
     **PROPERTIES,

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from kbroker.model import ZERO_UUID
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.codec import encode
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.codec import encode
+from kbroker.protocol.codecs.schema import Field
+from kbroker.protocol.messages.coordinators.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from kbroker.protocol.schema import Field
 
 Path = tuple[str, ...]
 """The names of the fields that lead to a field, its own last."""

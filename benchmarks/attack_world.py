@@ -16,29 +16,29 @@ from typing import Any, Final, cast
 from benchmarks.attack_records import LONG_MAX, batch_of, packed_value
 from benchmarks.attack_values import RECORD_TIMESTAMP, Names, assignment, subscription
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.admin.log_dirs import DescribeLogDirsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.groups import (
     FindCoordinatorRequest,
     JoinGroupRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.produce import ProduceRequest
 from tests.e2e.wire import call
 
 PROPERTIES: Final = {

@@ -18,8 +18,8 @@ from benchmarks.attack_values import (
     valid_value,
 )
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.primitives import unsigned_varint
-from kbroker.protocol.schema import Field, Request, Struct
+from kbroker.protocol.codecs.primitives import unsigned_varint
+from kbroker.protocol.codecs.schema import Field, Request, Struct
 
 NAME_MARK: Final = b"~name~~"
 NUMBER_MARK: Final = 0x5B5C5D5E

@@ -10,7 +10,7 @@ from __future__ import annotations
 import timeit
 from collections.abc import Callable
 
-from kbroker.protocol.codec import decode, encode, encode_parts
+from kbroker.protocol.codecs.codec import decode, encode, encode_parts
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 

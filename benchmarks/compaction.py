@@ -29,9 +29,9 @@ from kbroker.log.cleaner.round import CleaningRound, Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 REQUEST = AppendRequest(1, 0, NOW_MS)

@@ -53,11 +53,11 @@ from benchmarks.side_by_side import Figures, Server, medians, table  # noqa: E40
 from benchmarks.single_node import single_node, single_servers  # noqa: E402
 from kbroker.model import StartupError  # noqa: E402
 from kbroker.protocol.errors import ErrorCode, KafkaError  # noqa: E402
-from kbroker.protocol.messages.topics import (  # noqa: E402
+from kbroker.protocol.messages.admin.topics import (  # noqa: E402
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from kbroker.quorum.format import FormatOptions, format_directories  # noqa: E402
+from kbroker.quorum.formatting.format import FormatOptions, format_directories  # noqa: E402
 from kbroker.settings.broker import BrokerConfig  # noqa: E402
 from kbroker.testing.process import BrokerProcess  # noqa: E402
 from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port  # noqa: E402

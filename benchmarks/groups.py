@@ -27,18 +27,18 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kbroker.protocol.apis import response_class  # noqa: E402
-from kbroker.protocol.codec import decode  # noqa: E402
+from kbroker.protocol.codecs.codec import decode  # noqa: E402
+from kbroker.protocol.codecs.schema import Message  # noqa: E402
 from kbroker.protocol.framing import decode_response_header  # noqa: E402
-from kbroker.protocol.messages.consumer_groups import (  # noqa: E402
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest  # noqa: E402
+from kbroker.protocol.messages.coordinators.consumer_groups import (  # noqa: E402
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.groups import FindCoordinatorRequest  # noqa: E402
-from kbroker.protocol.messages.offsets import (  # noqa: E402
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest  # noqa: E402
+from kbroker.protocol.messages.coordinators.offsets import (  # noqa: E402
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest  # noqa: E402
-from kbroker.protocol.schema import Message  # noqa: E402
 from kbroker.testing.process import BrokerProcess  # noqa: E402
 from scripts.apache_kafka import ApacheKafka  # noqa: E402
 from tests.e2e.wire import call, frame_of  # noqa: E402

@@ -28,17 +28,17 @@ from kbroker.metadata.publisher import HostPartition
 from kbroker.model import TopicPartition
 from kbroker.node.resources import NodeResources
 from kbroker.ports import TimerHandle
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.schema import Message
 from kbroker.replication.manager import ReplicaManager
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.handlers import fetch, produce
+from kbroker.server.handlers.records import fetch, produce
 from kbroker.server.session import Session
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 TOPIC = "events"
 TOPIC_ID = bytes(15) + b"\x07"

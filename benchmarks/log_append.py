@@ -26,10 +26,10 @@ from benchmarks.figures import Figure, machine
 from kbroker.log.append_request import AppendRequest
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.records import iter_records
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.records import iter_records
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 REQUEST = AppendRequest(1, 0, NOW_MS)

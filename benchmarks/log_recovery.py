@@ -25,10 +25,10 @@ from benchmarks.figures import Figure, machine
 from kbroker.log.append_request import AppendRequest
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.checksum import crc32c
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 REQUEST = AppendRequest(1, 0, NOW_MS)

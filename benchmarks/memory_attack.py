@@ -43,15 +43,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.codec import decode
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import frame_of
 

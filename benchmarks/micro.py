@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import codec  # noqa: E402
 from benchmarks.hot_path import Bench, Produced, fetch_frame, idle_session  # noqa: E402
-from kbroker.protocol.codec import decode, encode, encode_parts  # noqa: E402
+from kbroker.protocol.codecs.codec import decode, encode, encode_parts  # noqa: E402
 from kbroker.protocol.messages.fetch import FetchRequest  # noqa: E402
 from kbroker.protocol.messages.produce import ProduceRequest  # noqa: E402
 from tests.coordinator.group.consumers import Consumer  # noqa: E402

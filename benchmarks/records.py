@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 
 from kbroker.log.validator import AppendOrigin, validate_batches
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import check_crc, read_batch_header
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import iter_records
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import check_crc, read_batch_header
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import iter_records
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_800_000_000_000
 RECORD_BYTES = 100

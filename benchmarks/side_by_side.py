@@ -49,7 +49,7 @@ from benchmarks.kafka_perf import Load  # noqa: E402
 from benchmarks.steady import CPU_FIGURE, MEASURED_ROUNDS, steady_medians  # noqa: E402
 from benchmarks.svg import bars  # noqa: E402
 from kbroker.client.cluster import Client, check  # noqa: E402
-from kbroker.protocol.messages.topics import (  # noqa: E402
+from kbroker.protocol.messages.admin.topics import (  # noqa: E402
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,

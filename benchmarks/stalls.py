@@ -8,9 +8,9 @@ segments are retired, groups whose members come and go; with `--load` also topic
 deleted. Before that the broker is started on a directory that was not closed cleanly, so that it
 recovers logs.
 
-The broker runs in a process of its own with its own probe (`node/stall_probe`), and a thread that
-looks at the loop's stack as soon as a look of the probe is overdue. Of each stall it is told how
-long the loop's thread computed, and how long it was ready but had no CPU (Linux), which is the
+The broker runs in a process of its own with its own probe (`node/loop/stall_probe`), and a thread
+that looks at the loop's stack as soon as a look of the probe is overdue. Of each stall it is told
+how long the loop's thread computed, and how long it was ready but had no CPU (Linux), which is the
 machine's doing; the rest it waited: for a system call, or for the interpreter's lock.
 """
 
@@ -41,18 +41,18 @@ from typing import Any
 
 from benchmarks.halts import HaltWatch, Span, overlap_s
 from kbroker.node import run
-from kbroker.node.garbage import CollectorPolicy
+from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call, frame_of, receive_exactly

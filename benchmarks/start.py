@@ -26,10 +26,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kbroker.protocol.batch_builder import build_batch  # noqa: E402
+from kbroker.protocol.batches.batch_builder import build_batch  # noqa: E402
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest  # noqa: E402
 from kbroker.protocol.messages.metadata import MetadataRequest  # noqa: E402
 from kbroker.protocol.messages.produce import ProduceRequest  # noqa: E402
-from kbroker.protocol.messages.topics import CreateTopicsRequest  # noqa: E402
 from kbroker.testing.process import BrokerProcess  # noqa: E402
 from scripts.apache_kafka import ApacheKafka  # noqa: E402
 from tests.e2e.wire import call  # noqa: E402

@@ -18,8 +18,8 @@ from typing import TypeVar
 from kbroker.client.cluster import Client as Cluster
 from kbroker.client.cluster import check
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import (
     ATTRIBUTES_POSITION,
     BASE_SEQUENCE_POSITION,
     BASE_TIMESTAMP_POSITION,
@@ -28,13 +28,13 @@ from kbroker.protocol.batch_header import (
     LENGTH_OVERHEAD,
     SCAN_FIELDS,
 )
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.codec import decode
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Message, Request, Response
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.schema import Message, Request, Response
 from kbroker.testing.process import BrokerProcess
 
 PRODUCE_VERSION = 12

@@ -10,15 +10,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from kbroker.node.replication_throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS
+from kbroker.node.broker.replication_throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from kbroker.settings.dynamic import NOT_WHILE_RUNNING
-from kbroker.settings.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
-from kbroker.settings.keys import READ_ONLY, ConfigError, ConfigKey, ConfigType, describe_allowed
-from kbroker.settings.log_config import LogConfig
-from kbroker.settings.security import refuse_unserved
-from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS, SINGLE_NODE_DEFAULTS
-from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
-from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
+from kbroker.settings.sections.security import refuse_unserved
+from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
+from kbroker.settings.tables.keys import (
+    READ_ONLY,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    describe_allowed,
+)
+from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS, SINGLE_NODE_DEFAULTS
+from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS
+from kbroker.settings.views.log_config import LogConfig
 from scripts.docs_markdown import code, plain, table
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "configuration-keys.md"

@@ -14,7 +14,7 @@ from kbroker.protocol.apis import APIS, ApiInfo
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Forward, ListenerType
 from kbroker.server.handlers import all_handlers, controller_handlers, telemetry_handlers
-from kbroker.server.handlers.envelope import envelope_handler
+from kbroker.server.handlers.cluster.envelope import envelope_handler
 from scripts.docs_imports import marks_of
 from scripts.docs_markdown import code, prose, table
 from scripts.kafka_jars import KAFKA_VERSION

@@ -247,7 +247,10 @@ async def _record_bytes(client: Client, topics: Topics) -> float | None:
     """
     from kbroker.client.cluster import TopicPartition
     from kbroker.protocol.errors import KafkaError
-    from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+    from kbroker.protocol.messages.admin.log_dirs import (
+        DescribeLogDirsRequest,
+        DescribeLogDirsResponse,
+    )
 
     by_leader: dict[int, set[TopicPartition]] = {}
     for name, facts in topics.items():

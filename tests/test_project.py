@@ -25,12 +25,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kbroker
-from kbroker.protocol.schema import Message, Struct
+from kbroker.protocol.codecs.schema import Message, Struct
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
-from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
-from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
-from kbroker.settings.topic_table import TOPIC_KEYS
+from kbroker.settings.tables.served import OWN_KEYS, SERVED_KEYS
+from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.tables.topic_table import TOPIC_KEYS
 from tests.conftest import LONG_FILES, SPARK_FILES
 from tests.untested_modules import REASONS
 
@@ -309,8 +309,10 @@ def test_every_module_has_its_test() -> None:
     explained: dict[str, str] = {}
     untested = modules_without_a_test()
     for pattern, reason in REASONS.items():
-        # a glob's `*` stays within one folder
-        glob = re.compile(re.escape(pattern).replace(r"\*", "[^/]*"))
+        # a glob's `*` stays within one folder, `**/` is any number of them
+        glob = re.compile(
+            re.escape(pattern).replace(r"\*\*/", "(?:[^/]*/)*").replace(r"\*", "[^/]*")
+        )
         matched = {name for name in untested if glob.fullmatch(name)}
         assert matched, f"{pattern}: no such module, or each of them has a test: remove the reason"
         for name in matched:
@@ -343,12 +345,15 @@ def test_modules_and_functions_are_short() -> None:
     assert too_long == {}, "split these"
 
 
-HEADER_LAYOUTS = ("kbroker/protocol/batch_header.py", "kbroker/protocol/legacy_records.py")
+HEADER_LAYOUTS = (
+    "kbroker/protocol/batches/batch_header.py",
+    "kbroker/protocol/batches/legacy_records.py",
+)
 BATCH_MODULES = {
-    "kbroker.protocol.batch_header",
-    "kbroker.protocol.legacy_records",
-    "kbroker.protocol.any_magic",
-    "kbroker.protocol.records",
+    "kbroker.protocol.batches.batch_header",
+    "kbroker.protocol.batches.legacy_records",
+    "kbroker.protocol.batches.any_magic",
+    "kbroker.protocol.batches.records",
 }
 FIELD_POSITIONS = {8, 12, 16, 17, 21, 22, 23, 27, 35, 43, 51, 53, 57, 61}
 FIELD_ACCESS = {"unpack_from", "pack_into"}
@@ -383,8 +388,8 @@ def header_layout_spelled_in(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def test_one_module_knows_the_layout_of_a_batch_header() -> None:
-    """`protocol/batch_header` has the positions, struct formats and attribute bits, and
-    `protocol/legacy_records` those of messages; other modules import them by name.
+    """`protocol/batches/batch_header` has the positions, struct formats and attribute bits, and
+    `protocol/batches/legacy_records` those of messages; other modules import them by name.
     """
     for name, tree in sources():
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -477,7 +482,7 @@ def test_only_one_module_touches_the_disk() -> None:
 
 MUTABLE_GLOBALS = {
     "kbroker.log.storage.descriptor_reserve.RESERVE": "descriptors are the process's; has a lock",
-    "kbroker.server.handlers.produce._NO_RECORD_ERRORS": "empty, shared by responses, only encoded",
+    "kbroker.server.handlers.records.produce._NO_RECORD_ERRORS": "empty, shared, only encoded",
 }
 """Module globals that could be changed, and why they may be there."""
 
@@ -488,7 +493,7 @@ CACHED_FUNCTIONS = {
     "kbroker.coordinator.runtime.key_hash._cached_hash": "Java's hash of a string",
     "kbroker.coordinator.runtime.key_hash._prefix_code": "Java's hash of a string",
     "kbroker.protocol.response_errors._with_codes": "fields of a class",
-    "kbroker.protocol.schema._range": "a range of versions of its text",
+    "kbroker.protocol.codecs.schema._range": "a range of versions of its text",
     "kbroker.server.slicing.large_requests._lists_of": "names of fields of a class",
 }
 """Functions of nothing but their immutable arguments. `functools` locks its caches."""
@@ -588,7 +593,7 @@ def test_only_the_command_changes_the_process() -> None:
         "kbroker/cli/",
         "kbroker/__main__.py",
         "kbroker/node/run.py",
-        "kbroker/node/garbage.py",
+        "kbroker/node/loop/garbage.py",
     )
     for name, tree in sources():
         if name.startswith(allowed):

@@ -24,7 +24,7 @@ REASONS: Mapping[str, Reason] = {
         "plain values that the client makes of responses",
     ),
     "broker/altered_configs.py": Reason(
-        "broker/test_remote_controller_channel.py",
+        "broker/remote/test_remote_controller_channel.py",
         "what a broker sends for an alteration, and what it makes of the response",
     ),
     "cli/snapshots/*.py": Reason(
@@ -35,12 +35,12 @@ REASONS: Mapping[str, Reason] = {
         "node/test_policies.py",
         "values and ports: the operator's classes are imported and asked there",
     ),
-    "server/handlers/broker_settings.py": Reason(
-        "node/test_dynamic_config.py",
+    "server/handlers/configs/broker_settings.py": Reason(
+        "node/broker/test_dynamic_config.py",
         "each refusal, through the wire",
     ),
-    "server/handlers/telemetry.py": Reason(
-        "node/test_telemetry.py",
+    "server/handlers/configs/telemetry.py": Reason(
+        "node/broker/test_telemetry.py",
         "through the wire: it only translates",
     ),
     "quorum/raft/effects.py": Reason(
@@ -48,15 +48,15 @@ REASONS: Mapping[str, Reason] = {
         "values only: the core that makes them is tested",
     ),
     "quorum/raft/election_state.py": Reason(
-        "quorum/raft/test_quorum_state.py",
+        "quorum/raft/states/test_quorum_state.py",
         "values only: what a start makes of them is tested",
     ),
     "quorum/raft/raft_config.py": Reason(
         "quorum/raft/test_node.py",
         "values only",
     ),
-    "replication/followed_partition.py": Reason(
-        "replication/test_follower.py",
+    "replication/followers/followed_partition.py": Reason(
+        "replication/followers/test_follower.py",
         "values of that core, and where logs are cut: each line of Kafka's decisions",
     ),
     "client/in_flight.py": Reason(
@@ -75,7 +75,7 @@ REASONS: Mapping[str, Reason] = {
         "client/channel/test_channel.py",
         "a port; both implementations run the same tests",
     ),
-    "node/controller_connection.py": Reason(
+    "node/broker/controller_connection.py": Reason(
         "node/test_controller_quorum.py",
         "wiring: three controllers register with the active one over it",
     ),
@@ -173,45 +173,45 @@ REASONS: Mapping[str, Reason] = {
     ),
     "cli/format.py": Reason(
         "cli/test_app.py",
-        "options only: the directories are quorum/test_format.py's",
+        "options only: the directories are quorum/formatting/test_format.py's",
     ),
     "cli/serve.py": Reason(
         "cli/test_app.py",
         "options only, read with and without the command-line library",
     ),
-    "server/handlers/alter_configs.py": Reason(
+    "server/handlers/configs/alter_configs.py": Reason(
         "clients/test_config_command.py",
         "a translation: Apache Kafka's tool alters topics and groups",
     ),
-    "server/handlers/consumer_groups.py": Reason(
+    "server/handlers/groups/consumer_groups.py": Reason(
         "clients/test_consumer_protocol.py",
         "a translation: clients of the consumer protocol",
     ),
-    "server/handlers/delete_groups.py": Reason(
+    "server/handlers/groups/delete_groups.py": Reason(
         "cli/test_commands.py",
         "a translation: groups and offsets are deleted over the wire",
     ),
-    "server/handlers/features.py": Reason(
+    "server/handlers/configs/features.py": Reason(
         "e2e/test_transaction_versions.py",
         "a translation: levels are raised over the wire",
     ),
-    "server/handlers/log_dirs.py": Reason(
+    "server/handlers/topics/log_dirs.py": Reason(
         "e2e/test_log_directories.py",
         "a translation: replicas are moved and described over the wire",
     ),
-    "server/handlers/share_fetch.py": Reason(
+    "server/handlers/groups/share_fetch.py": Reason(
         "e2e/test_share_fetch.py",
         "a translation: sessions and acknowledgements over the wire",
     ),
-    "server/handlers/share_groups.py": Reason(
+    "server/handlers/groups/share_groups.py": Reason(
         "cli/test_share_groups.py",
         "a translation: groups are shown, reset and deleted over the wire",
     ),
-    "server/handlers/streams_groups.py": Reason(
+    "server/handlers/groups/streams_groups.py": Reason(
         "cli/test_streams_groups.py",
         "a translation: heartbeats and descriptions over the wire",
     ),
-    "server/handlers/transactions.py": Reason(
+    "server/handlers/transactions/transactions.py": Reason(
         "clients/test_transactions.py",
         "a translation: transactional producers of three clients",
     ),
@@ -250,36 +250,37 @@ REASONS: Mapping[str, Reason] = {
     "__main__.py": Reason(
         "cli/test_app.py", "the process itself: closed streams, ctrl-C and exit codes of a command"
     ),
-    "protocol/codec_encode.py": Reason(
-        "protocol/test_codec.py", "one half of the codec, which is tested in both directions"
+    "protocol/codecs/codec_encode.py": Reason(
+        "protocol/codecs/test_codec.py", "one half of the codec, which is tested in both directions"
     ),
-    "protocol/codec_decode.py": Reason(
-        "protocol/test_codec.py", "one half of the codec, which is tested in both directions"
+    "protocol/codecs/codec_decode.py": Reason(
+        "protocol/codecs/test_codec.py", "one half of the codec, which is tested in both directions"
     ),
     "protocol/share_partition_state.py": Reason(
         "coordinator/share_state/test_persister.py", "values without a rule"
     ),
-    "replication/partition_read.py": Reason(
-        "replication/test_fetch.py",
+    "replication/reads/partition_read.py": Reason(
+        "replication/reads/test_fetch.py",
         "the read of one partition: offsets, epochs, isolation, followers, through a whole fetch",
     ),
-    "settings/group_table.py": Reason(
-        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    "settings/tables/group_table.py": Reason(
+        "settings/tables/test_table.py", "declarations only: each row is compared with Kafka's own"
     ),
-    "settings/group_coordinator_table.py": Reason(
-        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    "settings/tables/group_coordinator_table.py": Reason(
+        "settings/tables/test_table.py", "declarations only: each row is compared with Kafka's own"
     ),
-    "settings/log_table.py": Reason(
-        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    "settings/tables/log_table.py": Reason(
+        "settings/tables/test_table.py", "declarations only: each row is compared with Kafka's own"
     ),
-    "settings/security_table.py": Reason(
-        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    "settings/tables/security_table.py": Reason(
+        "settings/tables/test_table.py", "declarations only: each row is compared with Kafka's own"
     ),
-    "settings/topic_table.py": Reason(
-        "settings/test_table.py", "declarations only: each row is compared with Kafka's own"
+    "settings/tables/topic_table.py": Reason(
+        "settings/tables/test_table.py", "declarations only: each row is compared with Kafka's own"
     ),
-    "settings/served.py": Reason(
-        "settings/test_table.py", "names only: each exists in the table and is read by a module"
+    "settings/tables/served.py": Reason(
+        "settings/tables/test_table.py",
+        "names only: each exists in the table and is read by a module",
     ),
     "testing/process.py": Reason(
         "e2e/test_kill.py", "a broker process: started, killed, paused and started again"
@@ -320,7 +321,7 @@ REASONS: Mapping[str, Reason] = {
         "a value of three fields: the service appends its records and gives its response",
     ),
     "metadata/features.py": Reason(
-        "server/handlers/test_api_versions.py",
+        "server/handlers/cluster/test_api_versions.py",
         "a table of what is supported: compared with the features that Apache Kafka announces",
     ),
     "coordinator/group/classic/generation.py": Reason(
@@ -467,10 +468,10 @@ REASONS: Mapping[str, Reason] = {
     "coordinator/transaction/shard.py": Reason(
         "coordinator/transaction/test_service.py", "every request in every state"
     ),
-    "node/broker_role.py": Reason(
+    "node/broker/broker_role.py": Reason(
         "server/test_hosting.py", "builds and starts the parts of a broker: no rule of its own"
     ),
-    "node/share_services.py": Reason(
+    "node/broker/share_services.py": Reason(
         "e2e/test_share_fetch.py",
         "connects what has tests of its own; each connection is used by the test",
     ),
@@ -478,11 +479,11 @@ REASONS: Mapping[str, Reason] = {
         "coordinator/share_state/test_persister.py",
         "a port without code: the test is of its implementation",
     ),
-    "replication/replica_log.py": Reason(
+    "replication/leaders/replica_log.py": Reason(
         "replication/test_partition.py",
         "a port without code: mypy holds PartitionLog to it, and the test has a simpler log",
     ),
-    "protocol/messages/*.py": Reason(
+    "protocol/messages/**/*.py": Reason(
         "protocol/test_messages.py",
         "declarations only: each is compared with Kafka's own schema",
     ),

@@ -7,9 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from kbroker.controller.configs import Alterations, AlteredResource, Outcome
+from kbroker.controller.configs.configs import Alterations, AlteredResource, Outcome
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.admin.configs import (
+    AlterConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 
 
 class ResourceResult(Protocol):

@@ -17,10 +17,10 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from kbroker.controller.broker_heartbeat import HeartbeatReply
-from kbroker.controller.client_quotas import QuotaAlteration, QuotaOutcome
-from kbroker.controller.configs import Alterations, Outcome
-from kbroker.controller.directories import Assignment
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
+from kbroker.controller.configs.client_quotas import QuotaAlteration, QuotaOutcome
+from kbroker.controller.configs.configs import Alterations, Outcome
+from kbroker.controller.partitions.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.result import ChargePartitions, free_of_charge
 from kbroker.controller.service import ControllerService
@@ -29,6 +29,14 @@ from kbroker.metadata.image import Endpoint, QuotaEntity
 from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.admin.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from kbroker.protocol.messages.authentication import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -46,14 +54,6 @@ from kbroker.protocol.messages.cluster import (
     ListPartitionReassignmentsResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
-)
-from kbroker.protocol.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
 )
 
 R = TypeVar("R")
@@ -147,7 +147,7 @@ class BrokerChannel(Protocol):
         self, request: Alterations, client: ClientIdentity
     ) -> Deferred[list[Outcome]]:
         """AlterConfigs and IncrementalAlterConfigs, in the name of a client; an outcome per
-        resource, in their order. See `kbroker.controller.configs`.
+        resource, in their order. See `kbroker.controller.configs.configs`.
         """
         ...
 
@@ -187,7 +187,7 @@ class ControllerChannel(BrokerChannel, Protocol):
         client: ClientIdentity | None = None,
         charge: ChargePartitions = free_of_charge,
     ) -> Deferred[CreateTopicsResponse]:
-        """CreateTopics; see `kbroker.controller.topics`. charge: of the client's quota."""
+        """CreateTopics; see `controller/partitions/topics`. charge: of the client's quota."""
         ...
 
     def delete_topics(
@@ -225,19 +225,19 @@ class ControllerChannel(BrokerChannel, Protocol):
     def update_features(
         self, request: UpdateFeaturesRequest, *, api_version: int
     ) -> Deferred[UpdateFeaturesResponse]:
-        """UpdateFeatures; see `kbroker.controller.features`."""
+        """UpdateFeatures; see `kbroker.controller.configs.features`."""
         ...
 
     def alter_client_quotas(
         self, alterations: Sequence[QuotaAlteration], *, validate_only: bool
     ) -> Deferred[dict[QuotaEntity, QuotaOutcome]]:
-        """AlterClientQuotas; see `kbroker.controller.client_quotas`."""
+        """AlterClientQuotas; see `kbroker.controller.configs.client_quotas`."""
         ...
 
     def alter_scram_credentials(
         self, request: AlterUserScramCredentialsRequest
     ) -> Deferred[AlterUserScramCredentialsResponse]:
-        """AlterUserScramCredentials; see `kbroker.controller.scram_credentials`."""
+        """AlterUserScramCredentials; see `kbroker.controller.configs.scram_credentials`."""
         ...
 
 

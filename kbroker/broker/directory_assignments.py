@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.broker.controller_channel import BrokerChannel
-from kbroker.controller.directories import Assignment
+from kbroker.controller.partitions.directories import Assignment
 from kbroker.log.manager import LogManager
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition, Uuid
-from kbroker.settings.log_config import LogConfig, LogConfigs
+from kbroker.settings.views.log_config import LogConfig, LogConfigs
 
 
 class HostedReplicas:

@@ -2,7 +2,8 @@
 unfence, controlled shutdown.
 
 `LifecycleCore` decides what to send to the controller and when; `BrokerLifecycle` is its loop over
-the ports `BrokerChannel` and `Timers`. The controller's side is `controller/broker_heartbeat`.
+the ports `BrokerChannel` and `Timers`. The controller's side is
+`controller/brokers/broker_heartbeat`.
 
     NOT_RUNNING -> STARTING                      start
     STARTING -> RECOVERY                         registered, and its metadata has the registration
@@ -22,7 +23,7 @@ from typing import Final, assert_never
 import msgspec
 
 from kbroker.broker.controller_channel import BrokerChannel, BrokerRegistrationData
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.model import NO_BROKER_EPOCH, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -21,9 +21,9 @@ import msgspec
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.ports import Chained, Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.response_errors import error_codes
-from kbroker.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from kbroker.client.channel.channel import Channel

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import valid_versions
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.forwarded_client import envelope
 from kbroker.protocol.framing import LENGTH, decode_response_header, encode_request_frame
 from kbroker.protocol.messages.cluster import EnvelopeResponse
-from kbroker.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from kbroker.broker.node_to_controller import NodeToController

@@ -16,7 +16,7 @@ from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from kbroker.coordinator.transaction.ends import Producer
 from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, PRODUCER_FIELDS
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, PRODUCER_FIELDS
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.replication.manager import ReplicaManager

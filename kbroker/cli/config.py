@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.output import counted, note, show
+from kbroker.cli.console.output import counted, note, show
 from kbroker.cli.session import Json
 from kbroker.model import StartupError
 
@@ -97,9 +97,9 @@ def findings_of(file: str, overrides: Sequence[str]) -> list[Finding]:
 
 
 def _value_error(file: str, name: str, text: str) -> Finding | None:
-    from kbroker.settings.keys import ConfigError, describe_allowed, parse
-    from kbroker.settings.served import OWN_KEYS
-    from kbroker.settings.table import BROKER_KEYS
+    from kbroker.settings.tables.keys import ConfigError, describe_allowed, parse
+    from kbroker.settings.tables.served import OWN_KEYS
+    from kbroker.settings.tables.table import BROKER_KEYS
 
     key = BROKER_KEYS.get(name) or OWN_KEYS.get(name)
     if key is None:

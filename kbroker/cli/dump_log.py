@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.output import counted, note, progress
+from kbroker.cli.console.output import counted, note, progress
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:

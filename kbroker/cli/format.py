@@ -77,7 +77,7 @@ def format_folders(
     """Prepare the log directories of a node."""
     from random import SystemRandom
 
-    from kbroker.quorum.format import FormatOptions, format_directories
+    from kbroker.quorum.formatting.format import FormatOptions, format_directories
     from kbroker.settings.broker import BrokerConfig
 
     if standalone + no_initial_controllers + (initial_controllers is not None) > 1:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kbroker.cli.output import Cell, note, report, report_failures, show
+from kbroker.cli.console.output import Cell, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -23,7 +23,7 @@ from kbroker.cli.session import (
 )
 
 if TYPE_CHECKING:
-    from kbroker.protocol.messages.quotas import DescribeClientQuotasRequest
+    from kbroker.protocol.messages.admin.quotas import DescribeClientQuotasRequest
 
     Component = DescribeClientQuotasRequest.ComponentData
 
@@ -91,7 +91,7 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
 
 
 def _component(kind: str, name: str) -> Component:
-    from kbroker.protocol.messages.quotas import DescribeClientQuotasRequest
+    from kbroker.protocol.messages.admin.quotas import DescribeClientQuotasRequest
 
     match_type = {DEFAULT_NAME: DEFAULT, "any": ANY}.get(name, EXACT)
     return DescribeClientQuotasRequest.ComponentData(
@@ -103,7 +103,7 @@ async def _describe(
     bootstrap: str, entity: Mapping[str, str], strict: bool
 ) -> list[dict[str, Cell]]:
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.quotas import (
+    from kbroker.protocol.messages.admin.quotas import (
         DescribeClientQuotasRequest,
         DescribeClientQuotasResponse,
     )
@@ -223,7 +223,10 @@ async def _ask(
     bootstrap: str, entity: Mapping[str, str], values: Mapping[str, float | None], title: str
 ) -> Exception | None:
     from kbroker.protocol.errors import ErrorCode, KafkaError
-    from kbroker.protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+    from kbroker.protocol.messages.admin.quotas import (
+        AlterClientQuotasRequest,
+        AlterClientQuotasResponse,
+    )
 
     request = AlterClientQuotasRequest(
         entries=[

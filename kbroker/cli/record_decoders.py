@@ -11,19 +11,19 @@ from typing import Any, Final
 
 from kbroker.metadata.records import decode_versioned
 from kbroker.model import InvariantError
-from kbroker.protocol.codec import decode
+from kbroker.protocol.batches.records import Record
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.message_json import json_text, to_json
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue, Message
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.protocol.message_json import json_text, to_json
-from kbroker.protocol.messages import (
-    consumer_protocol,
+from kbroker.protocol.messages.coordinators import consumer_protocol
+from kbroker.protocol.messages.stored import (
     group_records,
     share_group_records,
     share_records,
     streams_group_records,
     transaction_records,
 )
-from kbroker.protocol.records import Record
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue, Message
 
 RecordText = Callable[[Record], str]
 

@@ -14,7 +14,7 @@ import typer
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
-    from kbroker.cli.client_properties import ClientProperties
+    from kbroker.cli.console.client_properties import ClientProperties
     from kbroker.cli.profiles.choice import Given
     from kbroker.client.cluster import Client
 
@@ -32,8 +32,8 @@ _properties: contextvars.ContextVar[ClientProperties] = contextvars.ContextVar("
 
 
 def _check_bootstrap(context: typer.Context, text: str) -> str:
-    from kbroker.cli.client_properties import ClientProperties
-    from kbroker.cli.output import note
+    from kbroker.cli.console.client_properties import ClientProperties
+    from kbroker.cli.console.output import note
     from kbroker.cli.profiles.choice import choose
     from kbroker.cli.profiles.store import read_profiles
     from kbroker.client.bootstrap_servers import parse_bootstrap
@@ -172,7 +172,7 @@ def _made_client_options() -> list[Any]:
 
 def properties() -> ClientProperties:
     """The client properties of the command that runs."""
-    from kbroker.cli.client_properties import ClientProperties
+    from kbroker.cli.console.client_properties import ClientProperties
 
     return _properties.get(ClientProperties())
 
@@ -181,7 +181,7 @@ def connect(bootstrap: str, given: ClientProperties | None = None) -> Client:
     """A client of the cluster, an async context manager. given: properties instead of those of the
     command that runs. Raises StartupError for certificates and keys that cannot be read.
     """
-    from kbroker.cli.client_properties import CLIENT_ID
+    from kbroker.cli.console.client_properties import CLIENT_ID
     from kbroker.client.cluster import DEFAULT_TIMEOUT_S, Client
     from kbroker.client.connection import DEFAULT_CLIENT_ID
 
@@ -259,7 +259,7 @@ def moment(text: str, option: str) -> int:
     """A time that an option has, in ms since 1970. Raises typer.BadParameter."""
     import time
 
-    from kbroker.cli.moments import moment_ms
+    from kbroker.cli.console.moments import moment_ms
 
     try:
         return moment_ms(text, int(time.time() * 1000))

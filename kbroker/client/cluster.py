@@ -26,11 +26,14 @@ from kbroker.client.connection import (
 )
 from kbroker.client.security.sasl_authentication import AUTHENTICATION_ERRORS
 from kbroker.model import ZERO_UUID, StartupError, TopicPartition, Uuid
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.coordinators.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from kbroker.client.security.connection_security import ConnectionSecurity

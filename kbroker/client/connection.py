@@ -25,6 +25,7 @@ from kbroker.client.security.sasl_authentication import HANDSHAKE_VERSION, no_sa
 from kbroker.client.security.tls_failures import HUNG_UP, is_final, is_tls_record, tls_failure
 from kbroker.model import StartupError
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.authentication import (
@@ -32,7 +33,6 @@ from kbroker.protocol.messages.authentication import (
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
 )
-from kbroker.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from kbroker.client.security.connection_security import ConnectionSecurity

@@ -23,13 +23,13 @@ from kbroker.client.cluster import (
     group_by_topic,
 )
 from kbroker.model import TopicPartition
-from kbroker.protocol.any_magic import check_any_crc, iter_any_batches, iter_any_records
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.compression import Buffer
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.any_magic import check_any_crc, iter_any_batches, iter_any_records
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.compression import Buffer
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import Header, iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import Header, iter_records
 
 Reset = Literal["earliest", "latest", "none"]
 Position = int | Literal["earliest", "latest"]

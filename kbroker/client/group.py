@@ -18,14 +18,15 @@ from typing import Final, Self, TypeVar
 from kbroker.client.cluster import Client, check, group_by_topic
 from kbroker.client.consumer import ConsumedRecord, Consumer, ConsumerConfig, Position, Reset
 from kbroker.model import TopicPartition
-from kbroker.protocol.codec import decode, encode
-from kbroker.protocol.compression import Buffer
+from kbroker.protocol.batches.compression import Buffer
+from kbroker.protocol.codecs.codec import decode, encode
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -35,13 +36,12 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 D = TypeVar("D", ConsumerProtocolSubscription, ConsumerProtocolAssignment)

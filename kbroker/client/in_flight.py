@@ -10,10 +10,10 @@ from typing import Final
 
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, response_class
-from kbroker.protocol.codec import decode, part_size
+from kbroker.protocol.codecs.codec import decode, part_size
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
-from kbroker.protocol.schema import Request, Response
 
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 _ID_BYTES: Final = 4

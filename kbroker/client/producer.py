@@ -21,13 +21,16 @@ from kbroker.client.cluster_view import TopicView
 from kbroker.client.transaction import LAST_PRODUCE_VERSION, Transaction
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import Header
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.coordinators.transactions import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kbroker.protocol.records import Header
 
 ACKS_ALL: Final = -1
 RECORD_OVERHEAD_BYTES: Final = 32

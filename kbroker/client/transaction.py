@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client, check
 from kbroker.model import TopicPartition
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -21,7 +22,6 @@ from kbroker.protocol.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from kbroker.protocol.schema import Request, Response
 
 LAST_PRODUCE_VERSION: Final = 11
 _LAST_INIT_VERSION: Final = 5

@@ -13,35 +13,35 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, Protocol, TypeVar
 
-from kbroker.controller import (
-    brokers,
-    controllers,
-    directories,
-    elections,
-    producer_ids,
-    reassignments,
-    topics,
-)
-from kbroker.controller import configs as config_changes
-from kbroker.controller import features as feature_updates
-from kbroker.controller.alter_partition import alter_partition
-from kbroker.controller.broker_heartbeat import (
+from kbroker.controller import controllers, producer_ids
+from kbroker.controller.brokers import brokers
+from kbroker.controller.brokers.broker_heartbeat import (
     HeartbeatReply,
     broker_heartbeat,
     fence_stale_broker,
 )
-from kbroker.controller.broker_registration import register_broker
-from kbroker.controller.broker_sessions import BrokerSessions
-from kbroker.controller.client_quotas import (
+from kbroker.controller.brokers.broker_registration import register_broker
+from kbroker.controller.brokers.broker_sessions import BrokerSessions
+from kbroker.controller.brokers.heartbeats import BrokerHeartbeats
+from kbroker.controller.configs import configs as config_changes
+from kbroker.controller.configs import features as feature_updates
+from kbroker.controller.configs.client_quotas import (
     QuotaAlteration,
     QuotaOutcome,
     alter_client_quotas,
 )
-from kbroker.controller.create_partitions import create_partitions
-from kbroker.controller.decision_context import DecisionContext
-from kbroker.controller.heartbeats import BrokerHeartbeats
-from kbroker.controller.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
-from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.configs.scram_credentials import alter_scram_credentials
+from kbroker.controller.partitions import (
+    directories,
+    elections,
+    reassignments,
+    topics,
+)
+from kbroker.controller.partitions.alter_partition import alter_partition
+from kbroker.controller.partitions.create_partitions import create_partitions
+from kbroker.controller.partitions.decision_context import DecisionContext
+from kbroker.controller.partitions.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
+from kbroker.controller.partitions.partition_index import PartitionIndex
 from kbroker.controller.policies import NO_POLICIES, Policies
 from kbroker.controller.result import (
     ChargePartitions,
@@ -51,7 +51,6 @@ from kbroker.controller.result import (
     check_record_count,
     free_of_charge,
 )
-from kbroker.controller.scram_credentials import alter_scram_credentials
 from kbroker.metadata.configs import (
     StaticConfig,
     TopicSettings,
@@ -65,7 +64,16 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.internal_topics import IntConfig, internal_topic
 from kbroker.model import Uuid
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from kbroker.protocol.messages.authentication import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -87,23 +95,14 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.messages.stored.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     NoOpRecord,
 )
-from kbroker.protocol.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
-from kbroker.protocol.schema import Message
-from kbroker.settings.quorum import QuorumVoter
+from kbroker.settings.sections.quorum import QuorumVoter
 
 RECORDS_PER_STEP: Final = 128
 """Records that are replayed, or encoded, in one step: about half a millisecond of work."""

@@ -11,7 +11,7 @@ from kbroker.metadata.features import REGISTRATION_LEVEL
 from kbroker.metadata.image import MetadataImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import ControllerRegistrationRequest
-from kbroker.protocol.messages.metadata_records import RegisterControllerRecord
+from kbroker.protocol.messages.stored.metadata_records import RegisterControllerRecord
 
 SECURITY_PROTOCOLS: Final = range(4)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import ProducerIdsRecord
+from kbroker.protocol.messages.stored.metadata_records import ProducerIdsRecord
 
 BLOCK_SIZE: Final = 1000
 

@@ -9,8 +9,8 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Message
 
 MAX_RECORDS_PER_OPERATION: Final = 10_000
 MAX_REGISTERED_ITEMS: Final = 1000

@@ -24,9 +24,9 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
+from kbroker.controller.configs.features import KRaftVersions
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller
-from kbroker.controller.features import KRaftVersions
 from kbroker.controller.periodic_tasks import PeriodicConfig, PeriodicTasks, periodic_tasks
 from kbroker.controller.result import ControllerResult, Decision, DecisionSteps, in_steps
 from kbroker.controller.session_watch import SessionWatch
@@ -34,6 +34,7 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Timers, as_kafka_error
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
@@ -41,7 +42,6 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.effects import MAX_BATCH_BYTES
 
 logger = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from kbroker.controller.broker_sessions import BrokerIncarnation, BrokerSessions
+from kbroker.controller.brokers.broker_sessions import BrokerIncarnation, BrokerSessions
 from kbroker.controller.controller import Controller
 from kbroker.controller.result import DecisionSteps
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.ports import Timers
-from kbroker.protocol.messages.metadata_records import BrokerRegistrationChangeRecord
+from kbroker.protocol.messages.stored.metadata_records import BrokerRegistrationChangeRecord
 
 logger = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from typing import Final
 
 from kbroker.log.validator import BATCHES_SINCE_PRODUCE_VERSION, CODEC_NAMES, LOG_APPEND_TIME
 from kbroker.ports import Timers
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     FLAGS_POSITION,
     MAX_TIMESTAMP_FIELD,
     RECORD_COUNT_FIELD,
 )
-from kbroker.protocol.compression import Compression, unpacked_size
-from kbroker.protocol.legacy_records import is_legacy, unpacked_set_size
-from kbroker.settings.log_config import NO_LOWER_BOUND_MS, LogConfig
+from kbroker.protocol.batches.compression import Compression, unpacked_size
+from kbroker.protocol.batches.legacy_records import is_legacy, unpacked_set_size
+from kbroker.settings.views.log_config import NO_LOWER_BOUND_MS, LogConfig
 
 LOOP_BYTES: Final = 32 * 1024
 """Unpacked bytes of one batch that the loop may compress or decode; a worker does the others."""

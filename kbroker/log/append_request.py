@@ -7,7 +7,7 @@ from typing import Final
 
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.batch_header import (
     FLAGS_POSITION,
     MAGIC,
     MAGIC_POSITION,

@@ -32,7 +32,7 @@ from kbroker.log.validator import (
     validate_batches,
     validate_replicated,
 )
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.batch_header import (
     APPEND_FIELDS,
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -44,10 +44,10 @@ from kbroker.protocol.batch_header import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.records import MIN_RECORD_BYTES, most_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import MIN_RECORD_BYTES, most_records
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 Postponed = CheckDue | RollDue
 """Why an append waits."""

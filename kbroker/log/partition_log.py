@@ -44,7 +44,7 @@ from kbroker.log.time_search import (
 )
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 

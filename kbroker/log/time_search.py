@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 from kbroker.log.storage.files import FileSlice
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.any_magic import iter_any_records, read_any_header
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, MAGIC, BatchHeader
-from kbroker.protocol.compression import Compression, decompress
+from kbroker.protocol.batches.any_magic import iter_any_records, read_any_header
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, MAGIC, BatchHeader
+from kbroker.protocol.batches.compression import Compression, decompress
+from kbroker.protocol.batches.records import Record, iter_unpacked_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Record, iter_unpacked_records
 
 LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
 """The most that one batch may unpack to, in bytes; of a larger batch only the header is read."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NoReturn, Protocol
 
-from kbroker.protocol.any_magic import check_any_crc, read_any_header
-from kbroker.protocol.batch_builder import recompress
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batches.batch_builder import recompress
+from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     LEADER_EPOCH_POSITION,
@@ -29,11 +29,11 @@ from kbroker.protocol.batch_header import (
     read_batch_header,
     set_max_timestamp,
 )
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.legacy_records import is_legacy
+from kbroker.protocol.batches.record_conversion import MAX_CONVERTED_BYTES, to_record_batch
+from kbroker.protocol.batches.records import iter_records, most_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import is_legacy
-from kbroker.protocol.record_conversion import MAX_CONVERTED_BYTES, to_record_batch
-from kbroker.protocol.records import iter_records, most_records
 
 BATCHES_SINCE_PRODUCE_VERSION: Final = 3
 """Earlier requests may hold message sets of magic 0 and 1."""

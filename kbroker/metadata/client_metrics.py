@@ -1,8 +1,8 @@
 """Subscriptions to metrics of clients (KIP-714): settings of the resource CLIENT_METRICS, checked
 and typed (Kafka's ClientMetricsConfigs).
 
-What clients are told of them is in `broker/client_telemetry`. A pattern matches a whole value; it
-is one of RE2, Kafka's is one of Java.
+What clients are told of them is in `broker/telemetry/client_telemetry`. A pattern matches a whole
+value; it is one of RE2, Kafka's is one of Java.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from kbroker.log_lines import shown
 from kbroker.metadata.patterns import matcher
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.group_table import CLIENT_METRICS_KEYS
-from kbroker.settings.keys import ConfigError, Value, parse
+from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS
+from kbroker.settings.tables.keys import ConfigError, Value, parse
 
 DEFAULT_INTERVAL_MS: Final = 300_000
 MIN_INTERVAL_MS: Final = 100

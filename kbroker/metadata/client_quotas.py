@@ -1,8 +1,8 @@
 """Client quotas in the metadata (KIP-546): the types of entities, the keys and their types, and the
 filter of DescribeClientQuotas.
 
-Alterations are decided in `controller/client_quotas`; which quota a client is held to, and how, is
-in `server/quotas`. Source: QuotaConfig and ClientQuotasImage of Kafka 4.3.1.
+Alterations are decided in `controller/configs/client_quotas`; which quota a client is held to, and
+how, is in `server/quotas`. Source: QuotaConfig and ClientQuotasImage of Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kbroker.metadata.image import QuotaEntity
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.keys import ConfigType
+from kbroker.settings.tables.keys import ConfigType
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"

@@ -12,14 +12,14 @@ from heapq import nsmallest
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
-from kbroker.protocol.messages.topics import CreateTopicsResponse
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.admin.topics import CreateTopicsResponse
+from kbroker.protocol.messages.stored.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.dynamic import is_accepted
-from kbroker.settings.keys import ConfigError, ConfigSource
+from kbroker.settings.tables.keys import ConfigError, ConfigSource
+from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
 from kbroker.settings.topic_configs import validate_topic_configs
-from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 MAX_VALUE_BYTES: Final = 32_767

@@ -26,8 +26,8 @@ from kbroker.metadata.image import (
     metric_name,
 )
 from kbroker.model import MIGRATING_DIRECTORY, InvariantError, Uuid
-from kbroker.protocol.messages import metadata_records as records
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored import metadata_records as records
 
 LEADER_UNCHANGED: Final = -2
 """PartitionChangeRecord.leader: keep the leader and its epoch."""

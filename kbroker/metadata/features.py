@@ -1,5 +1,5 @@
 """Features of KIP-584: what this release supports. What a new cluster is finalized at
-stands in `quorum/bootstrap`."""
+stands in `quorum/formatting/bootstrap`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import msgspec
 
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import LOST_DIRECTORY, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, Uuid
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.messages.stored.metadata_records import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
     UserScramCredentialRecord,

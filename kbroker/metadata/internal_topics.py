@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"

@@ -10,7 +10,7 @@ import msgspec
 
 from kbroker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from kbroker.model import ZERO_UUID, TopicPartition, Uuid
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 
 class HostPartition(msgspec.Struct, frozen=True):

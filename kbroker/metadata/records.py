@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.model import InvariantError
-from kbroker.protocol import codec
-from kbroker.protocol.messages import metadata_records
-from kbroker.protocol.schema import Message, MetadataRecord
+from kbroker.protocol.codecs import codec
+from kbroker.protocol.codecs.schema import Message, MetadataRecord
+from kbroker.protocol.messages.stored import metadata_records
 
 FRAME_VERSION: Final = 1
 

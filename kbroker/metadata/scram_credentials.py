@@ -1,7 +1,8 @@
 """SCRAM credentials in the metadata (KIP-554): the mechanisms, and the facts that
 DescribeUserScramCredentials returns.
 
-Alterations are decided in `controller/scram_credentials`. Source: ScramImage of Kafka 4.3.1.
+Alterations are decided in `controller/configs/scram_credentials`. Source: ScramImage of Kafka
+4.3.1.
 """
 
 from __future__ import annotations

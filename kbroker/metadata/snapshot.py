@@ -14,7 +14,8 @@ from kbroker.metadata.image import (
     PartitionImage,
 )
 from kbroker.model import Uuid
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored.metadata_records import (
     ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -25,7 +26,6 @@ from kbroker.protocol.messages.metadata_records import (
     TopicRecord,
     ZkMigrationStateRecord,
 )
-from kbroker.protocol.schema import Message
 
 
 def image_records(image: MetadataImage) -> Iterator[Message]:

@@ -16,8 +16,8 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.metadata.snapshot import image_records
 from kbroker.ports import Deferred, TimerHandle, Timers
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Message
 
 logger = logging.getLogger(__name__)
 

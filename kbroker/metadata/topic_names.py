@@ -1,5 +1,5 @@
 """Which names a topic may have (Kafka's `Topic.validate`). Whether a name collides with that of
-another topic is decided in `kbroker/controller/topics`.
+another topic is decided in `kbroker/controller/partitions/topics`.
 """
 
 from __future__ import annotations

@@ -18,18 +18,18 @@ from kbroker.controller.service import ControllerService
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
-from kbroker.node.dynamic_config import DynamicConfig
-from kbroker.node.futures import as_future
+from kbroker.node.broker.dynamic_config import DynamicConfig
+from kbroker.node.broker.quotas import client_quotas
+from kbroker.node.loop.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.policies import load_policies
-from kbroker.node.quotas import client_quotas
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
-from kbroker.quorum.format import MetaProperties, load_bootstrap_records, own_endpoints
+from kbroker.quorum.formatting.format import MetaProperties, load_bootstrap_records, own_endpoints
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import ControllerServices

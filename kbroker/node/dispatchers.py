@@ -44,7 +44,7 @@ class ControllerDispatchers:
 
     def of_listeners(self) -> Dispatcher[ControllerServices]:
         """For the connections of controller listeners."""
-        from kbroker.server.handlers.envelope import envelope_handler
+        from kbroker.server.handlers.cluster.envelope import envelope_handler
 
         return Dispatcher(
             [*controller_handlers(), envelope_handler(self.forwarded)],

@@ -17,11 +17,11 @@ from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.snapshotter import Snapshotter
 from kbroker.model import InvariantError, StartupError
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from kbroker.ports import ClosableOffload, Deferred, Random, Timers
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.effect_executor import Transport
-from kbroker.quorum.format import MetaProperties
+from kbroker.quorum.formatting.format import MetaProperties
 from kbroker.quorum.state_machine_feed import CommitListener
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig

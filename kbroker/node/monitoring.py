@@ -14,9 +14,9 @@ from kbroker.broker.lifecycle import BrokerState
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.log.manager import LogManager
-from kbroker.node.broker_role import BrokerRole
+from kbroker.node.broker.broker_role import BrokerRole
+from kbroker.node.loop.stall_probe import StallProbe
 from kbroker.node.metadata_log import MetadataLog
-from kbroker.node.stall_probe import StallProbe
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.monitoring.collection import collect
 from kbroker.server.monitoring.endpoint import SETTING, MonitoringEndpoint

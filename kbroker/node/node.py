@@ -25,19 +25,19 @@ from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError
-from kbroker.node.broker_role import BrokerRole
-from kbroker.node.controller_connection import build_node_to_controller
+from kbroker.node.broker.broker_role import BrokerRole
+from kbroker.node.broker.controller_connection import build_node_to_controller
+from kbroker.node.broker.dynamic_config import DynamicConfig
+from kbroker.node.broker.quotas import enforce_client_quotas, follow_connection_rates
 from kbroker.node.controller_role import ControllerRole
 from kbroker.node.dispatchers import ControllerDispatchers, broker_dispatcher
-from kbroker.node.dynamic_config import DynamicConfig
+from kbroker.node.loop.stall_probe import StallProbe
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.node.metadata_log import MetadataLog
-from kbroker.node.quotas import enforce_client_quotas, follow_connection_rates
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
-from kbroker.node.stall_probe import StallProbe
-from kbroker.node.timers import LoopTimers
 from kbroker.ports import Deferred
-from kbroker.quorum.format import ensure_formatted
+from kbroker.quorum.formatting.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.connection_shared import OpenConnection
@@ -45,7 +45,7 @@ from kbroker.server.network.listener import BoundListener
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import Services
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.network import NetworkConfig
+from kbroker.settings.views.network import NetworkConfig
 
 if TYPE_CHECKING:
     from kbroker.node.monitoring import NodeMonitoring
@@ -268,7 +268,7 @@ class Broker:
         """
         if self.config.is_single_node and self._controller is not None:
             return LocalControllerChannel(self._controller.service, when_applied=when_applied)
-        from kbroker.broker.remote_controller_channel import RemoteControllerChannel
+        from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
 
         return RemoteControllerChannel(
             self.config,

@@ -16,13 +16,13 @@ from random import Random
 from typing import Final
 
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
-from kbroker.node.offload import ExecutorOffload
-from kbroker.node.timers import LoopTimers
+from kbroker.node.loop.offload import ExecutorOffload
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.ports import ClosableOffload
 from kbroker.server.network.listener import Bind, bind_socket
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.network import INDEX_SHARE, MEMORY_LIMIT
+from kbroker.settings.views.network import INDEX_SHARE, MEMORY_LIMIT
 
 WORKER_THREADS: Final = 4
 """Threads for what requests have to wait for: reads that are not in the page cache, conversions

@@ -21,10 +21,10 @@ from kbroker import __version__
 from kbroker.log_lines import JsonFormatter, LineFormatter
 from kbroker.metadata.image import Endpoint
 from kbroker.model import StartupError
-from kbroker.node.garbage import CollectorPolicy
+from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.node import Broker
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.listeners import Listener
+from kbroker.settings.sections.listeners import Listener
 
 logger = logging.getLogger(__name__)
 

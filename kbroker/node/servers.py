@@ -13,9 +13,9 @@ from typing import Final
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import Endpoint
 from kbroker.model import InvariantError, StartupError
-from kbroker.node.quotas import connection_rates
+from kbroker.node.broker.quotas import connection_rates
+from kbroker.node.loop.stall_probe import StallProbe
 from kbroker.node.resources import NodeResources
-from kbroker.node.stall_probe import StallProbe
 from kbroker.ports import Timers
 from kbroker.server.network.connection_shared import (
     ConnectionShared,
@@ -27,8 +27,8 @@ from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, reso
 from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.listeners import SECURITY_PROTOCOLS, Listener
-from kbroker.settings.network import (
+from kbroker.settings.sections.listeners import SECURITY_PROTOCOLS, Listener
+from kbroker.settings.views.network import (
     CREATION_RATE,
     MAX_CONNECTIONS,
     NetworkConfig,

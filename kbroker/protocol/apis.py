@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kbroker.protocol.schema import Request, Response
+    from kbroker.protocol.codecs.schema import Request, Response
 
 NO_FLEXIBLE: Final = 32768
 """`ApiInfo.flexible_from` of an API without flexible versions: above every version."""
@@ -126,7 +126,7 @@ class ApiInfo(NamedTuple):
     before 0.11 it dropped some). max_version: the highest stable one; unstable_max_version: the
     highest at all.
     flexible_from: first version with request header 2 and, save for ApiVersions, response header 1.
-    family: the module in `messages`. forwardable: goes on to the controller in an Envelope.
+    family: the module below `messages`. forwardable: goes on to the controller in an Envelope.
     """
 
     name: str
@@ -174,57 +174,65 @@ APIS: Final[Mapping[int, ApiInfo]] = {
     ApiKey.FETCH: _api("Fetch", "fetch", (4, 18), 12, "broker controller", oldest=0),
     ApiKey.LIST_OFFSETS: _api("ListOffsets", "list_offsets", (1, 11), 6, oldest=0),
     ApiKey.METADATA: _api("Metadata", "metadata", (0, 13), 9),
-    ApiKey.OFFSET_COMMIT: _api("OffsetCommit", "offsets", (2, 10), 8, oldest=0),
-    ApiKey.OFFSET_FETCH: _api("OffsetFetch", "offsets", (1, 10), 6, oldest=0),
-    ApiKey.FIND_COORDINATOR: _api("FindCoordinator", "groups", (0, 6), 3),
-    ApiKey.JOIN_GROUP: _api("JoinGroup", "groups", (0, 9), 6),
-    ApiKey.HEARTBEAT: _api("Heartbeat", "groups", (0, 4), 4),
-    ApiKey.LEAVE_GROUP: _api("LeaveGroup", "groups", (0, 5), 4),
-    ApiKey.SYNC_GROUP: _api("SyncGroup", "groups", (0, 5), 4),
-    ApiKey.DESCRIBE_GROUPS: _api("DescribeGroups", "groups", (0, 6), 5),
-    ApiKey.LIST_GROUPS: _api("ListGroups", "groups", (0, 5), 3),
+    ApiKey.OFFSET_COMMIT: _api("OffsetCommit", "coordinators.offsets", (2, 10), 8, oldest=0),
+    ApiKey.OFFSET_FETCH: _api("OffsetFetch", "coordinators.offsets", (1, 10), 6, oldest=0),
+    ApiKey.FIND_COORDINATOR: _api("FindCoordinator", "coordinators.groups", (0, 6), 3),
+    ApiKey.JOIN_GROUP: _api("JoinGroup", "coordinators.groups", (0, 9), 6),
+    ApiKey.HEARTBEAT: _api("Heartbeat", "coordinators.groups", (0, 4), 4),
+    ApiKey.LEAVE_GROUP: _api("LeaveGroup", "coordinators.groups", (0, 5), 4),
+    ApiKey.SYNC_GROUP: _api("SyncGroup", "coordinators.groups", (0, 5), 4),
+    ApiKey.DESCRIBE_GROUPS: _api("DescribeGroups", "coordinators.groups", (0, 6), 5),
+    ApiKey.LIST_GROUPS: _api("ListGroups", "coordinators.groups", (0, 5), 3),
     ApiKey.SASL_HANDSHAKE: _api(
         "SaslHandshake", "authentication", (0, 1), NO_FLEXIBLE, "broker controller"
     ),
     ApiKey.API_VERSIONS: _api("ApiVersions", "api_versions", (0, 4), 3, "broker controller"),
     ApiKey.CREATE_TOPICS: _api(
-        "CreateTopics", "topics", (2, 7), 5, "broker controller", forwardable=True, oldest=0
+        "CreateTopics", "admin.topics", (2, 7), 5, "broker controller", forwardable=True, oldest=0
     ),
     ApiKey.DELETE_TOPICS: _api(
-        "DeleteTopics", "topics", (1, 6), 4, "broker controller", forwardable=True, oldest=0
+        "DeleteTopics", "admin.topics", (1, 6), 4, "broker controller", forwardable=True, oldest=0
     ),
-    ApiKey.DELETE_RECORDS: _api("DeleteRecords", "topics", (0, 2), 2),
-    ApiKey.INIT_PRODUCER_ID: _api("InitProducerId", "transactions", (0, 5), 2, unstable_max=6),
+    ApiKey.DELETE_RECORDS: _api("DeleteRecords", "admin.topics", (0, 2), 2),
+    ApiKey.INIT_PRODUCER_ID: _api(
+        "InitProducerId", "coordinators.transactions", (0, 5), 2, unstable_max=6
+    ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(
         "OffsetForLeaderEpoch", "list_offsets", (2, 4), 4, oldest=0
     ),
-    ApiKey.ADD_PARTITIONS_TO_TXN: _api("AddPartitionsToTxn", "transactions", (0, 5), 3),
-    ApiKey.ADD_OFFSETS_TO_TXN: _api("AddOffsetsToTxn", "transactions", (0, 4), 3),
-    ApiKey.END_TXN: _api("EndTxn", "transactions", (0, 5), 3),
-    ApiKey.WRITE_TXN_MARKERS: _api(
-        "WriteTxnMarkers", "transactions", (1, 2), 1, cluster_action=True
+    ApiKey.ADD_PARTITIONS_TO_TXN: _api(
+        "AddPartitionsToTxn", "coordinators.transactions", (0, 5), 3
     ),
-    ApiKey.TXN_OFFSET_COMMIT: _api("TxnOffsetCommit", "transactions", (0, 5), 3),
-    ApiKey.DESCRIBE_ACLS: _api("DescribeAcls", "acls", (1, 3), 2, "broker controller", oldest=0),
+    ApiKey.ADD_OFFSETS_TO_TXN: _api("AddOffsetsToTxn", "coordinators.transactions", (0, 4), 3),
+    ApiKey.END_TXN: _api("EndTxn", "coordinators.transactions", (0, 5), 3),
+    ApiKey.WRITE_TXN_MARKERS: _api(
+        "WriteTxnMarkers", "coordinators.transactions", (1, 2), 1, cluster_action=True
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: _api("TxnOffsetCommit", "coordinators.transactions", (0, 5), 3),
+    ApiKey.DESCRIBE_ACLS: _api(
+        "DescribeAcls", "admin.acls", (1, 3), 2, "broker controller", oldest=0
+    ),
     ApiKey.CREATE_ACLS: _api(
-        "CreateAcls", "acls", (1, 3), 2, "broker controller", forwardable=True, oldest=0
+        "CreateAcls", "admin.acls", (1, 3), 2, "broker controller", forwardable=True, oldest=0
     ),
     ApiKey.DELETE_ACLS: _api(
-        "DeleteAcls", "acls", (1, 3), 2, "broker controller", forwardable=True, oldest=0
+        "DeleteAcls", "admin.acls", (1, 3), 2, "broker controller", forwardable=True, oldest=0
     ),
     ApiKey.DESCRIBE_CONFIGS: _api(
-        "DescribeConfigs", "configs", (1, 4), 4, "broker controller", oldest=0
+        "DescribeConfigs", "admin.configs", (1, 4), 4, "broker controller", oldest=0
     ),
     ApiKey.ALTER_CONFIGS: _api(
-        "AlterConfigs", "configs", (0, 2), 2, "broker controller", forwardable=True
+        "AlterConfigs", "admin.configs", (0, 2), 2, "broker controller", forwardable=True
     ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _api("AlterReplicaLogDirs", "log_dirs", (1, 2), 2, oldest=0),
-    ApiKey.DESCRIBE_LOG_DIRS: _api("DescribeLogDirs", "log_dirs", (1, 5), 2, oldest=0),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _api(
+        "AlterReplicaLogDirs", "admin.log_dirs", (1, 2), 2, oldest=0
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: _api("DescribeLogDirs", "admin.log_dirs", (1, 5), 2, oldest=0),
     ApiKey.SASL_AUTHENTICATE: _api(
         "SaslAuthenticate", "authentication", (0, 2), 2, "broker controller"
     ),
     ApiKey.CREATE_PARTITIONS: _api(
-        "CreatePartitions", "topics", (0, 3), 2, "broker controller", forwardable=True
+        "CreatePartitions", "admin.topics", (0, 3), 2, "broker controller", forwardable=True
     ),
     ApiKey.CREATE_DELEGATION_TOKEN: _api(
         "CreateDelegationToken",
@@ -256,12 +264,12 @@ APIS: Final[Mapping[int, ApiInfo]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _api(
         "DescribeDelegationToken", "authentication", (1, 3), 2, "broker controller", oldest=0
     ),
-    ApiKey.DELETE_GROUPS: _api("DeleteGroups", "groups", (0, 2), 2),
+    ApiKey.DELETE_GROUPS: _api("DeleteGroups", "coordinators.groups", (0, 2), 2),
     ApiKey.ELECT_LEADERS: _api(
         "ElectLeaders", "cluster", (0, 2), 2, "broker controller", forwardable=True
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(
-        "IncrementalAlterConfigs", "configs", (0, 1), 1, "broker controller", forwardable=True
+        "IncrementalAlterConfigs", "admin.configs", (0, 1), 1, "broker controller", forwardable=True
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _api(
         "AlterPartitionReassignments", "cluster", (0, 1), 0, "broker controller", forwardable=True
@@ -269,10 +277,10 @@ APIS: Final[Mapping[int, ApiInfo]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _api(
         "ListPartitionReassignments", "cluster", (0, 0), 0, "broker controller", forwardable=True
     ),
-    ApiKey.OFFSET_DELETE: _api("OffsetDelete", "offsets", (0, 0), NO_FLEXIBLE),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _api("DescribeClientQuotas", "quotas", (0, 1), 1),
+    ApiKey.OFFSET_DELETE: _api("OffsetDelete", "coordinators.offsets", (0, 0), NO_FLEXIBLE),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _api("DescribeClientQuotas", "admin.quotas", (0, 1), 1),
     ApiKey.ALTER_CLIENT_QUOTAS: _api(
-        "AlterClientQuotas", "quotas", (0, 1), 1, "broker controller", forwardable=True
+        "AlterClientQuotas", "admin.quotas", (0, 1), 1, "broker controller", forwardable=True
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _api(
         "DescribeUserScramCredentials", "authentication", (0, 0), 0, "broker controller"
@@ -316,7 +324,7 @@ APIS: Final[Mapping[int, ApiInfo]] = {
     ApiKey.ENVELOPE: _api("Envelope", "cluster", (0, 0), 0, "controller", cluster_action=True),
     ApiKey.FETCH_SNAPSHOT: _api("FetchSnapshot", "quorum", (0, 1), 0, "controller"),
     ApiKey.DESCRIBE_CLUSTER: _api("DescribeCluster", "metadata", (0, 2), 0, "broker controller"),
-    ApiKey.DESCRIBE_PRODUCERS: _api("DescribeProducers", "transactions", (0, 0), 0),
+    ApiKey.DESCRIBE_PRODUCERS: _api("DescribeProducers", "coordinators.transactions", (0, 0), 0),
     ApiKey.BROKER_REGISTRATION: _api(
         "BrokerRegistration", "cluster", (0, 4), 0, "controller", cluster_action=True
     ),
@@ -326,8 +334,10 @@ APIS: Final[Mapping[int, ApiInfo]] = {
     ApiKey.UNREGISTER_BROKER: _api(
         "UnregisterBroker", "cluster", (0, 0), 0, "broker controller", forwardable=True
     ),
-    ApiKey.DESCRIBE_TRANSACTIONS: _api("DescribeTransactions", "transactions", (0, 0), 0),
-    ApiKey.LIST_TRANSACTIONS: _api("ListTransactions", "transactions", (0, 2), 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: _api(
+        "DescribeTransactions", "coordinators.transactions", (0, 0), 0
+    ),
+    ApiKey.LIST_TRANSACTIONS: _api("ListTransactions", "coordinators.transactions", (0, 2), 0),
     ApiKey.ALLOCATE_PRODUCER_IDS: _api(
         "AllocateProducerIds",
         "cluster",
@@ -337,22 +347,30 @@ APIS: Final[Mapping[int, ApiInfo]] = {
         forwardable=True,
         cluster_action=True,
     ),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: _api("ConsumerGroupHeartbeat", "consumer_groups", (0, 1), 0),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _api("ConsumerGroupDescribe", "consumer_groups", (0, 1), 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(
+        "ConsumerGroupHeartbeat", "coordinators.consumer_groups", (0, 1), 0
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _api(
+        "ConsumerGroupDescribe", "coordinators.consumer_groups", (0, 1), 0
+    ),
     ApiKey.CONTROLLER_REGISTRATION: _api(
         "ControllerRegistration", "cluster", (0, 0), 0, "controller"
     ),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _api("GetTelemetrySubscriptions", "telemetry", (0, 0), 0),
-    ApiKey.PUSH_TELEMETRY: _api("PushTelemetry", "telemetry", (0, 0), 0),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _api(
+        "GetTelemetrySubscriptions", "admin.telemetry", (0, 0), 0
+    ),
+    ApiKey.PUSH_TELEMETRY: _api("PushTelemetry", "admin.telemetry", (0, 0), 0),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: _api(
         "AssignReplicasToDirs", "cluster", (0, 0), 0, "controller"
     ),
-    ApiKey.LIST_CONFIG_RESOURCES: _api("ListConfigResources", "configs", (0, 1), 0),
+    ApiKey.LIST_CONFIG_RESOURCES: _api("ListConfigResources", "admin.configs", (0, 1), 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _api("DescribeTopicPartitions", "metadata", (0, 0), 0),
-    ApiKey.SHARE_GROUP_HEARTBEAT: _api("ShareGroupHeartbeat", "share_groups", (1, 1), 1),
-    ApiKey.SHARE_GROUP_DESCRIBE: _api("ShareGroupDescribe", "share_groups", (1, 1), 1),
-    ApiKey.SHARE_FETCH: _api("ShareFetch", "share_groups", (1, 2), 1),
-    ApiKey.SHARE_ACKNOWLEDGE: _api("ShareAcknowledge", "share_groups", (1, 2), 1),
+    ApiKey.SHARE_GROUP_HEARTBEAT: _api(
+        "ShareGroupHeartbeat", "coordinators.share_groups", (1, 1), 1
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: _api("ShareGroupDescribe", "coordinators.share_groups", (1, 1), 1),
+    ApiKey.SHARE_FETCH: _api("ShareFetch", "coordinators.share_groups", (1, 2), 1),
+    ApiKey.SHARE_ACKNOWLEDGE: _api("ShareAcknowledge", "coordinators.share_groups", (1, 2), 1),
     ApiKey.ADD_RAFT_VOTER: _api(
         "AddRaftVoter", "quorum", (0, 1), 0, "broker controller", forwardable=True
     ),
@@ -361,27 +379,35 @@ APIS: Final[Mapping[int, ApiInfo]] = {
     ),
     ApiKey.UPDATE_RAFT_VOTER: _api("UpdateRaftVoter", "quorum", (0, 0), 0, "controller"),
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: _api(
-        "InitializeShareGroupState", "share_state", (0, 0), 0, cluster_action=True
+        "InitializeShareGroupState", "coordinators.share_state", (0, 0), 0, cluster_action=True
     ),
     ApiKey.READ_SHARE_GROUP_STATE: _api(
-        "ReadShareGroupState", "share_state", (0, 0), 0, cluster_action=True
+        "ReadShareGroupState", "coordinators.share_state", (0, 0), 0, cluster_action=True
     ),
     ApiKey.WRITE_SHARE_GROUP_STATE: _api(
-        "WriteShareGroupState", "share_state", (0, 1), 0, cluster_action=True
+        "WriteShareGroupState", "coordinators.share_state", (0, 1), 0, cluster_action=True
     ),
     ApiKey.DELETE_SHARE_GROUP_STATE: _api(
-        "DeleteShareGroupState", "share_state", (0, 0), 0, cluster_action=True
+        "DeleteShareGroupState", "coordinators.share_state", (0, 0), 0, cluster_action=True
     ),
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _api(
-        "ReadShareGroupStateSummary", "share_state", (0, 1), 0, cluster_action=True
+        "ReadShareGroupStateSummary", "coordinators.share_state", (0, 1), 0, cluster_action=True
     ),
-    ApiKey.STREAMS_GROUP_HEARTBEAT: _api("StreamsGroupHeartbeat", "streams_groups", (0, 0), 0),
-    ApiKey.STREAMS_GROUP_DESCRIBE: _api("StreamsGroupDescribe", "streams_groups", (0, 0), 0),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _api(
+        "StreamsGroupHeartbeat", "coordinators.streams_groups", (0, 0), 0
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: _api(
+        "StreamsGroupDescribe", "coordinators.streams_groups", (0, 0), 0
+    ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _api(
-        "DescribeShareGroupOffsets", "share_groups", (0, 1), 0
+        "DescribeShareGroupOffsets", "coordinators.share_groups", (0, 1), 0
     ),
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _api("AlterShareGroupOffsets", "share_groups", (0, 0), 0),
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _api("DeleteShareGroupOffsets", "share_groups", (0, 0), 0),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _api(
+        "AlterShareGroupOffsets", "coordinators.share_groups", (0, 0), 0
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _api(
+        "DeleteShareGroupOffsets", "coordinators.share_groups", (0, 0), 0
+    ),
 }
 
 

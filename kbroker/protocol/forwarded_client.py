@@ -12,11 +12,11 @@ from struct import Struct as Layout
 from typing import Final
 
 from kbroker.model import ClientIdentity
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codecs.codec import decode, encode
+from kbroker.protocol.codecs.schema import Binary
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.authentication import DefaultPrincipalData
 from kbroker.protocol.messages.cluster import EnvelopeRequest
-from kbroker.protocol.schema import Binary
 
 _VERSION: Final = Layout(">h")
 _UNKNOWN_ADDRESS: Final = bytes(4)

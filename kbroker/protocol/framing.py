@@ -12,14 +12,14 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 from kbroker.protocol.apis import APIS, request_header_version, response_header_version
-from kbroker.protocol.codec import Part, encode_onto, part_size
-from kbroker.protocol.errors import BufferUnderflow, MalformedRequest
-from kbroker.protocol.primitives import (
+from kbroker.protocol.codecs.codec import Part, encode_onto, part_size
+from kbroker.protocol.codecs.primitives import (
     Buffer,
     read_unsigned_varint,
     skip_tagged_fields,
 )
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.errors import BufferUnderflow, MalformedRequest
 
 REQUEST_HEAD: Final = Layout(">hhih")
 """API key, API version, correlation id, length of the client id (-1 for null)."""

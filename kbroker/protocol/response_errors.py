@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from kbroker.protocol.codecs.schema import Field, Struct
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.schema import Field, Struct
 
 
 def error_codes(value: Struct) -> Iterator[int]:

@@ -9,7 +9,7 @@ import logging
 
 from kbroker.quorum.raft.effects import Effect
 from kbroker.quorum.raft.node import RaftNode
-from kbroker.quorum.raft.quorum_state import VotedButNotVoter
+from kbroker.quorum.raft.states.quorum_state import VotedButNotVoter
 
 logger = logging.getLogger(__name__)
 

@@ -24,18 +24,18 @@ from kbroker.metrics import Histogram
 from kbroker.model import InvariantError
 from kbroker.ports import ClosableOffload, Deferred, Random, TimerHandle, Timers, broker_stopping
 from kbroker.quorum.core_start import start_core
+from kbroker.quorum.disk.storage import QuorumStorage, storage_from_config
 from kbroker.quorum.effect_executor import EffectExecutor, Event, Transport
-from kbroker.quorum.format import MetaProperties, static_voters
+from kbroker.quorum.formatting.format import MetaProperties, static_voters
 from kbroker.quorum.parked_requests import ParkedRequests
 from kbroker.quorum.raft.effects import MAX_BATCH_BYTES, Effect, RaftRequest, RaftResponse
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import EndpointFields, VoterEndpoint
+from kbroker.quorum.raft.voters.voter_set import EndpointFields, VoterEndpoint
 from kbroker.quorum.raft_settings import raft_config
 from kbroker.quorum.state_machine_feed import StateMachineFeed, not_controller
 from kbroker.quorum.status import QuorumStatus, quorum_status
-from kbroker.quorum.storage import QuorumStorage, storage_from_config
 from kbroker.settings.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,8 @@ from kbroker.ports import Deferred, Offload, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotResponse
+from kbroker.quorum.disk.snapshots import Snapshot
+from kbroker.quorum.disk.storage import QuorumStorage
 from kbroker.quorum.log_effects import LogEffects
 from kbroker.quorum.parked_requests import ParkedRequests
 from kbroker.quorum.raft.effects import (
@@ -39,13 +41,11 @@ from kbroker.quorum.raft.effects import (
     Truncate,
     WriteSnapshotPart,
 )
-from kbroker.quorum.raft.messages import fetched_partition, fetched_snapshot_partition
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.requests.messages import fetched_partition, fetched_snapshot_partition
 from kbroker.quorum.snapshot_effects import SnapshotEffects
-from kbroker.quorum.snapshots import Snapshot
 from kbroker.quorum.state_machine_feed import StateMachineFeed
-from kbroker.quorum.storage import QuorumStorage
 
 Event = Callable[[RaftNode, int], list[Effect]]
 """(core, monotonic time in ms): an event of the core; returns its effects."""

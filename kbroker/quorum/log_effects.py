@@ -17,12 +17,12 @@ from typing import NamedTuple
 from kbroker.log.state.flush import Syncable
 from kbroker.model import InvariantError
 from kbroker.ports import Offload, Timers
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.quorum.disk.storage import QuorumStorage, StoredBatch
 from kbroker.quorum.raft.control import control_batch
 from kbroker.quorum.raft.effects import AppendBatches, AppendControl, AppendRecords, ReadRecords
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.storage import QuorumStorage, StoredBatch
 
 
 class BufferedBatch(NamedTuple):

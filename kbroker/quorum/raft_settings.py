@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.quorum.format import DEFAULT_CONTROLLER_ENDPOINT, MetaProperties
+from kbroker.quorum.formatting.format import DEFAULT_CONTROLLER_ENDPOINT, MetaProperties
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import EndpointFields, ReplicaKey, VoterEndpoint
+from kbroker.quorum.raft.voters.voter_set import EndpointFields, ReplicaKey, VoterEndpoint
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.quorum import QuorumConfig
+from kbroker.settings.sections.quorum import QuorumConfig
 
 
 def raft_config(

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kbroker.model import InvariantError, StartupError
 from kbroker.ports import Offload, Timers
+from kbroker.quorum.disk.snapshots import FetchedSnapshot, Snapshot
+from kbroker.quorum.disk.storage import QuorumStorage
 from kbroker.quorum.raft.effects import ReadSnapshot, WriteSnapshotPart
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.snapshots import FetchedSnapshot, Snapshot
-from kbroker.quorum.storage import QuorumStorage
 
 logger = logging.getLogger(__name__)
 

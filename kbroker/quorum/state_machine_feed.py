@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.quorum.storage import StoredBatch
+from kbroker.quorum.disk.storage import StoredBatch
 
 CommitListener = Callable[[int, int, Sequence[bytes]], None]
 """(base offset, epoch, records) of a committed batch. A control batch has no records; the offset is

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kbroker.quorum.raft.epoch_states import Follower, voted_key_of
-from kbroker.quorum.raft.quorum_state import QuorumState
+from kbroker.quorum.raft.states.epoch_states import Follower, voted_key_of
+from kbroker.quorum.raft.states.quorum_state import QuorumState
 
 NO_VOTE = -1
 

@@ -21,9 +21,9 @@ from kbroker.metrics import TopicTraffic
 from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartition, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.fetch_set import TopicKey
-from kbroker.replication.isr import IsrPorts
+from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.partition import Partition
+from kbroker.replication.reads.fetch_set import TopicKey
 from kbroker.replication.time_slices import STEP_ITEMS, TimeSlices
 
 logger = logging.getLogger(__name__)

@@ -26,27 +26,27 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, OffloadFactory, Timers, as_kafka_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.replication import offsets
-from kbroker.replication.append import Appender, PartitionAppendResult
-from kbroker.replication.batch_search import BatchSearcher
-from kbroker.replication.fetch import FetchReader
-from kbroker.replication.fetch_session import FetchSessionCache
-from kbroker.replication.fetch_set import FetchLimits, FetchSet, TopicKey
+from kbroker.replication.appends.append import Appender, PartitionAppendResult
+from kbroker.replication.appends.preparation import Preparation
 from kbroker.replication.hosting import Hosting
-from kbroker.replication.isr import IsrPorts
-from kbroker.replication.low_watermark import LowWatermark, await_low_watermark
+from kbroker.replication.leaders.isr import IsrPorts
+from kbroker.replication.leaders.replica_log import ReadResult
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
-from kbroker.replication.offsets import ListedOffset
 from kbroker.replication.partition import Partition
-from kbroker.replication.preparation import Preparation
 from kbroker.replication.purgatory import PendingResponse, Purgatory
-from kbroker.replication.replica_log import ReadResult
-from kbroker.replication.replica_selector import ClosestReplica, RackAwareSelector
+from kbroker.replication.reads import offsets
+from kbroker.replication.reads.batch_search import BatchSearcher
+from kbroker.replication.reads.fetch import FetchReader
+from kbroker.replication.reads.fetch_session import FetchSessionCache
+from kbroker.replication.reads.fetch_set import FetchLimits, FetchSet, TopicKey
+from kbroker.replication.reads.low_watermark import LowWatermark, await_low_watermark
+from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.replication.reads.replica_selector import ClosestReplica, RackAwareSelector
 from kbroker.replication.throttle import ReplicationThrottles
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.network import SEARCH_LIMIT
+from kbroker.settings.views.network import SEARCH_LIMIT
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.ports import ClosableOffload, Deferred, TimerHandle, Timers
-from kbroker.protocol.batch_header import read_batch_header
+from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.errors import KafkaError
 from kbroker.replication.partition import Partition
 

@@ -20,16 +20,16 @@ from collections.abc import Sequence
 from kbroker.metrics import TopicTraffic
 from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.isr import (
+from kbroker.replication.leaders.isr import (
     AWAIT_METADATA,
     NOT_CARRIED_OUT,
     InSyncReplicas,
     IsrPorts,
     IsrProposal,
 )
-from kbroker.replication.remote_replica import RemoteReplica
-from kbroker.replication.replica_ends import ReplicaEnds
-from kbroker.replication.replica_log import ReplicaLog
+from kbroker.replication.leaders.remote_replica import RemoteReplica
+from kbroker.replication.leaders.replica_ends import ReplicaEnds
+from kbroker.replication.leaders.replica_log import ReplicaLog
 from kbroker.replication.role import NO_LEADER, Role
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.schema import Records, size_of
+from kbroker.protocol.codecs.schema import Records, size_of
 from kbroker.replication.rates import QuotaWindow, SimpleRate
 from kbroker.settings.broker import BrokerConfig
 

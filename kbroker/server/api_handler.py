@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.pieces import merge, pieces
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.pieces import merge, pieces
-from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import ApiPolicy, MemoryClass
 from kbroker.server.requests import Outcome, RequestContext, Steps
 from kbroker.server.services import NodeServices

@@ -25,7 +25,8 @@ from kbroker.metrics import Histogram
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Surprise
 from kbroker.protocol.apis import ApiKey, api_info, request_class
-from kbroker.protocol.codec import Part, decode
+from kbroker.protocol.codecs.codec import Part, decode
+from kbroker.protocol.codecs.schema import Binary, Field, Message, Request
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import (
     REQUEST_HEAD,
@@ -34,7 +35,6 @@ from kbroker.protocol.framing import (
     encode_response_frame,
     read_client_id,
 )
-from kbroker.protocol.schema import Binary, Field, Message, Request
 from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import (
     ApiPolicy,

@@ -20,13 +20,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from kbroker.ports import Chained, Deferred, Offload, Timers
-from kbroker.protocol.any_magic import iter_any_batches
+from kbroker.protocol.batches.any_magic import iter_any_batches
+from kbroker.protocol.batches.record_conversion import ConversionBudget, down_convert
+from kbroker.protocol.codecs.pieces import pieces
+from kbroker.protocol.codecs.schema import Records, size_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.pieces import pieces
-from kbroker.protocol.record_conversion import ConversionBudget, down_convert
-from kbroker.protocol.schema import Records, size_of
-from kbroker.replication.fetch import ANSWER_BYTES
+from kbroker.replication.reads.fetch import ANSWER_BYTES
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from msgspec.structs import replace
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.ports import Chained, Deferred
 from kbroker.protocol.apis import ApiKey, request_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Message, Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import (
     RequestHeader,
@@ -38,7 +39,6 @@ from kbroker.protocol.framing import (
     decode_response_header,
 )
 from kbroker.protocol.messages.cluster import EnvelopeResponse
-from kbroker.protocol.schema import Message, Request, Response
 from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import Quota
 from kbroker.server.requests import (
@@ -51,7 +51,7 @@ from kbroker.server.requests import (
 )
 from kbroker.server.session import ApiVersionRange, Session
 from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests
-from kbroker.settings.network import NetworkConfig
+from kbroker.settings.views.network import NetworkConfig
 
 if TYPE_CHECKING:
     from kbroker.client.node_api_versions import NodeApiVersions

@@ -13,9 +13,9 @@ import msgspec
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.protocol.schema import Message
 from kbroker.server.session import Session
 
 LARGE_REQUEST_BYTES: Final = 32 * 1024

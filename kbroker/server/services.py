@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kbroker.broker.controller_channel import BrokerChannel, ControllerChannel
     from kbroker.broker.metadata_cache import MetadataCache
     from kbroker.broker.producer_ids import ProducerIdManager
-    from kbroker.broker.telemetry import Telemetry
+    from kbroker.broker.telemetry.telemetry import Telemetry
     from kbroker.broker.transaction_gate import PartitionGate
     from kbroker.controller.service import ControllerService
     from kbroker.coordinator.group.service import GroupCoordinator

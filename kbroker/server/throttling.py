@@ -24,9 +24,9 @@ from copy import copy
 from typing import Final, Protocol
 
 from kbroker.ports import Timers
-from kbroker.protocol.codec import Part, part_size
+from kbroker.protocol.codecs.codec import Part, part_size
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.framing import REQUEST_HEAD, read_client_id
-from kbroker.protocol.schema import Message
 from kbroker.server.api_policy import Quota
 from kbroker.server.quotas.client_quotas import ClientQuotas
 from kbroker.server.requests import PendingResponse, QuotaCharge, WrittenResponse

@@ -14,24 +14,23 @@ from types import MappingProxyType
 
 from kbroker.model import StartupError
 from kbroker.settings import rules
-from kbroker.settings.keys import ConfigError, ConfigKey, Value, describe_allowed, parse, to_text
 from kbroker.settings.legacy import translate
-from kbroker.settings.listeners import (
+from kbroker.settings.properties import parse_overrides, read_properties
+from kbroker.settings.sections.listeners import (
     Listener,
     check_advertised,
     check_served,
     parse_listeners,
     parse_protocol_map,
 )
-from kbroker.settings.properties import parse_overrides, read_properties
-from kbroker.settings.quorum import (
+from kbroker.settings.sections.quorum import (
     BOOTSTRAP_SERVERS,
     VOTERS,
     QuorumVoter,
     parse_bootstrap_servers,
     parse_voters,
 )
-from kbroker.settings.roles import (
+from kbroker.settings.sections.roles import (
     BROKER,
     CONTROLLER,
     advertised_controllers,
@@ -40,9 +39,17 @@ from kbroker.settings.roles import (
     is_single_node,
     role_warnings,
 )
-from kbroker.settings.security import refuse_unserved
-from kbroker.settings.served import OWN_KEYS, SINGLE_NODE_DEFAULTS, WITHOUT_FILE_DEFAULTS
-from kbroker.settings.table import BROKER_KEYS
+from kbroker.settings.sections.security import refuse_unserved
+from kbroker.settings.tables.keys import (
+    ConfigError,
+    ConfigKey,
+    Value,
+    describe_allowed,
+    parse,
+    to_text,
+)
+from kbroker.settings.tables.served import OWN_KEYS, SINGLE_NODE_DEFAULTS, WITHOUT_FILE_DEFAULTS
+from kbroker.settings.tables.table import BROKER_KEYS
 from kbroker.settings.warnings import warnings_for
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.dynamic import LISTENER_KEY, DynamicConfigs, broker_key
-from kbroker.settings.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
-from kbroker.settings.keys import (
+from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
+from kbroker.settings.tables.keys import (
     READ_ONLY,
     ConfigError,
     ConfigKey,
@@ -23,9 +23,9 @@ from kbroker.settings.keys import (
     parse,
     to_text,
 )
-from kbroker.settings.served import OWN_KEYS
-from kbroker.settings.table import BROKER_KEYS
-from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
+from kbroker.settings.tables.served import OWN_KEYS
+from kbroker.settings.tables.table import BROKER_KEYS
+from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
 
 _FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
     ("log.roll.ms", "log.roll.hours"),

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, Protocol
 
 from kbroker.log_lines import shown
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
-from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
-from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.tables.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
+from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
+from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 
 logger = logging.getLogger(__name__)
 

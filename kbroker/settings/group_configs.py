@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from kbroker.log_lines import shown
-from kbroker.settings.group_table import GROUP_BROKER_KEYS, GROUP_KEYS
-from kbroker.settings.keys import ConfigError, Value, parse
+from kbroker.settings.tables.group_table import GROUP_BROKER_KEYS, GROUP_KEYS
+from kbroker.settings.tables.keys import ConfigError, Value, parse
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kbroker.settings.keys import ConfigError, Value
-from kbroker.settings.listeners import Listener
+from kbroker.settings.sections.listeners import Listener
+from kbroker.settings.tables.keys import ConfigError, Value
 
 
 class Settings(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ConfigError, Value, parse
-from kbroker.settings.log_config import topic_default
-from kbroker.settings.topic_table import TOPIC_KEYS
+from kbroker.settings.tables.keys import ConfigError, Value, parse
+from kbroker.settings.tables.topic_table import TOPIC_KEYS
+from kbroker.settings.views.log_config import topic_default
 
 
 def validate_topic_configs(

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kbroker.settings.rules import LISTENER_KEYS
-from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
-from kbroker.settings.table import BROKER_KEYS
+from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
+from kbroker.settings.tables.table import BROKER_KEYS
 
 _FOREIGN_PREFIXES: Final = ("listener.name.", "rsm.config.", "rlmm.config.", "config.providers.")
 _FOREIGN_KEYS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred, gather_by_key
+from kbroker.protocol.codecs.schema import size_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import ShareFetchResponse
-from kbroker.protocol.schema import size_of
+from kbroker.protocol.messages.coordinators.share_groups import ShareFetchResponse
 from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import Pace
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.partitions import OpenSharePartition, SharePartitions
 from kbroker.share.read_batches import Readable, ReadBatches

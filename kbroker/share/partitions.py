@@ -25,10 +25,10 @@ from kbroker.protocol.share_partition_state import (
     StateWrite,
 )
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.offsets import EARLIEST, LATEST, ListedOffset
 from kbroker.replication.partition import Partition
+from kbroker.replication.reads.offsets import EARLIEST, LATEST, ListedOffset
 from kbroker.settings.durations import duration_ms
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement, check_acknowledgements
 from kbroker.share.acquisition import Acquired, AcquireLimits
 from kbroker.share.partition import SharePartition

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from kbroker.log.storage.files import FileSlice
 from kbroker.model import TopicIdPartition
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
     read_batch_header,
 )
+from kbroker.protocol.codecs.schema import Records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Records
 from kbroker.share.acquisition import Acquired
 from kbroker.share.partitions import OpenSharePartition
 

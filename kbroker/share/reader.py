@@ -25,11 +25,11 @@ from kbroker.ports import (
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import SharePlace
-from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Waiter
+from kbroker.replication.reads.fetch import FREE_BYTES, SHORT_WAIT_MS
 from kbroker.replication.time_slices import Pace, SlicedSteps
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement
 from kbroker.share.delivery import Delivery, PartitionData, ReadLimits
 from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions

@@ -18,7 +18,7 @@ from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kbroker.quorum.raft.messages import METADATA_PARTITION
+from kbroker.quorum.raft.requests.messages import METADATA_PARTITION
 from kbroker.simulation.cluster import (
     FIRST_BROKER_PORT,
     FIRST_CONTROLLER_PORT,

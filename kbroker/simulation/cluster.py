@@ -15,7 +15,7 @@ from typing import Final
 
 from kbroker.model import StartupError, random_uuid, uuid_to_string
 from kbroker.node.node import Broker
-from kbroker.quorum.format import METADATA_FOLDER, FormatOptions, format_directories
+from kbroker.quorum.formatting.format import METADATA_FOLDER, FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.network import HOST

@@ -10,11 +10,10 @@ from typing import Final
 
 from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client, check
 from kbroker.model import StartupError, TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -26,6 +25,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.simulation.workload import (
     EVENTS,
     LEDGER,

@@ -8,8 +8,8 @@ from concurrent.futures import Executor, Future
 from random import Random
 from typing import Final, ParamSpec, TypeVar, cast
 
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.node.resources import NodeResources
-from kbroker.node.timers import LoopTimers
 from kbroker.server.network.listener import Bind
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Final
 
 from kbroker.model import TopicPartition
-from kbroker.replication import follower_log
+from kbroker.replication.followers import follower_log
 from kbroker.simulation.aimed_faults import REPLICAS, AimedFaults
 from kbroker.simulation.cluster import SimulatedCluster, SimulatedNode
 from kbroker.simulation.consumers import Member, Reader, Reads

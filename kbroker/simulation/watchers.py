@@ -12,7 +12,7 @@ from kbroker.client.cluster import Client, check
 from kbroker.client.consumer import Consumer, ConsumerConfig
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,

@@ -10,8 +10,8 @@ from typing import Final
 from kbroker.client.cluster import LATEST_TIMESTAMP, READ_COMMITTED, Client, check
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest, OffsetFetchResponse
 
 PAUSE_S: Final = 0.2
 UNAVAILABLE: Final = (KafkaError, StartupError)

@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from kbroker.model import InvariantError
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from kbroker.node.node import Broker
 from kbroker.node.resources import NodeResources
 from kbroker.node.run import loop_factory
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.server.dispatch import Interceptor
 from kbroker.settings.broker import BrokerConfig
 

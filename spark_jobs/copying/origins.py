@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 

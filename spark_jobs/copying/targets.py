@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import (
+from kbroker.protocol.messages.admin.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse
+from kbroker.protocol.messages.admin.topics import CreatePartitionsRequest, CreatePartitionsResponse
 
 from ..errors import JobError
 from ..exactly_once.errors import SinkError, sink_error

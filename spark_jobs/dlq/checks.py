@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kbroker.protocol.records import Header
+from kbroker.protocol.batches.records import Header
 
 from ..exactly_once.batches import estimate
 from .options import Decode

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.protocol.records import Header
+from kbroker.protocol.batches.records import Header
 
 from .checks import Problem
 

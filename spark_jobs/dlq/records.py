@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kbroker.protocol.records import Header
+from kbroker.protocol.batches.records import Header
 
 from ..exactly_once.rows import binary_values, header_lists
 from .checks import Checks

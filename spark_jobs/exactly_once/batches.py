@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.records import Header, iter_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.records import Header, iter_records
 
 from .errors import Failure, TaskFailure
 from .grant import Grant

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import KafkaError
 
 from ..wire.client import BlockingClient

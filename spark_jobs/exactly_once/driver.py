@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..errors import JobError

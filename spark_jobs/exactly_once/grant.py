@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
 
 from ..wire.client import ClusterAddress
 from .topics import TargetTopic

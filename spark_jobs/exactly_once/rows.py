@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.records import Header
+from kbroker.protocol.batches.records import Header
 
 from .batches import RecordFields
 

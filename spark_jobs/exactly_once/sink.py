@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, get_args
 
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
 
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.connection import OpenSocket, open_plain_socket

@@ -19,11 +19,11 @@ from kbroker.client.cluster import (
 )
 from kbroker.client.consumer import decode_fetched
 from kbroker.client.producer import murmur2
-from kbroker.protocol.any_magic import iter_any_records
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.any_magic import iter_any_records
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Record
 
 from ..wire.client import BlockingClient
 from ..wire.fetch import batches_of, fetch

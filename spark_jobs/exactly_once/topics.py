@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
 from ..wire.client import BlockingClient
 from ..wire.offsets import is_missing

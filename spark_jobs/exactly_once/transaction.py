@@ -18,7 +18,7 @@ from kbroker.client.cluster import (
 )
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,

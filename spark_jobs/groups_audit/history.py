@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.protocol.records import Record
 
 from .records import Committed, Member, MemberChange, Members, group_event
 

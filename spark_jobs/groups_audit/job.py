@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 
 from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.protocol.records import Record
 
 from ..exactly_once.errors import sink_error
 from ..exactly_once.token_log import read_uncommitted

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kbroker.protocol.codec import decode
+from kbroker.protocol.batches.records import Record
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import ConsumerProtocolAssignment
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -23,9 +25,10 @@ from kbroker.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from kbroker.protocol.records import Record
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.stored.transaction_records import (
+    TransactionLogKey,
+    TransactionLogValue,
+)
 
 M = TypeVar("M", bound=Message)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.client.cluster import READ_UNCOMMITTED, TopicPartition
-from kbroker.protocol.any_magic import iter_any_records
+from kbroker.protocol.batches.any_magic import iter_any_records
 from kbroker.protocol.errors import KafkaError
 
 from ..cluster import TopicFacts

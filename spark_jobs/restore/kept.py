@@ -15,10 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kbroker.client.cluster import LATEST_TIMESTAMP, TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.messages.coordinators.transactions import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 
 from ..errors import JobError
 from ..exactly_once.batches import MAX_SEQUENCE, RecordFields, estimate, record_too_large

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal
 
-from kbroker.protocol.records import Header
+from kbroker.protocol.batches.records import Header
 
 HASH_BYTES: Final = 16
 MAX_EXAMPLES: Final = 5

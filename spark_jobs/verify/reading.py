@@ -8,8 +8,8 @@ from functools import partial
 
 from kbroker.client.cluster import READ_COMMITTED, TopicPartition
 from kbroker.client.consumer import decode_fetched
-from kbroker.protocol.any_magic import iter_any_records
-from kbroker.protocol.batch_header import MAGIC
+from kbroker.protocol.batches.any_magic import iter_any_records
+from kbroker.protocol.batches.batch_header import MAGIC
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 

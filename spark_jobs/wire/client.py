@@ -19,10 +19,13 @@ from kbroker.client.cluster import (
     Uuid,
 )
 from kbroker.client.cluster_view import BrokerAddress
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.coordinators.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.schema import Request, Response
 
 from ..errors import JobError
 from .connection import BrokerSocket, Connection, OpenSocket, open_plain_socket

@@ -20,11 +20,11 @@ from kbroker.client.node_api_versions import (
     retry_version,
 )
 from kbroker.protocol.apis import ApiKey, response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.any_magic import iter_any_batches
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.compression import Buffer
+from kbroker.protocol.batches.any_magic import iter_any_batches
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.compression import Buffer
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 

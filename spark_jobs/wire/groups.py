@@ -8,22 +8,25 @@ from typing import Final, NamedTuple
 
 from kbroker.client.cluster import GROUP_COORDINATOR, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
-from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
 )

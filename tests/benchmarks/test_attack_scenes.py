@@ -10,8 +10,8 @@ from benchmarks.attack_scenes import BROKER, CONTROLLER, chosen
 from benchmarks.attack_telemetry import _compressed, _metrics, telemetry_payloads
 from benchmarks.attack_values import OTHER_DIRECTORY_ID, Names
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.codec import decode
-from kbroker.protocol.compression import Compression, decompress
+from kbroker.protocol.batches.compression import Compression, decompress
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.framing import decode_request_header
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 from kbroker.protocol.otlp import read_points

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from kbroker.metadata.image import PartitionImage
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 

@@ -7,10 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.broker.controller_channel import LocalControllerChannel
-from kbroker.controller.configs import Alteration, Alterations, AlteredResource
+from kbroker.controller.configs.configs import Alteration, Alterations, AlteredResource
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
@@ -18,12 +23,7 @@ from kbroker.protocol.messages.cluster import (
     ListPartitionReassignmentsRequest,
     UpdateFeaturesRequest,
 )
-from kbroker.protocol.messages.topics import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-)
-from kbroker.settings.keys import ResourceType
+from kbroker.settings.tables.keys import ResourceType
 from tests.controller.held_log import Node
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker.broker.directory_assignments import LogDirectoryReporter
-from kbroker.controller.directories import Assignment
+from kbroker.controller.partitions.directories import Assignment
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfigs
+from kbroker.settings.views.log_config import LogConfigs
 from tests.controller.cluster import DIRECTORY, Cluster, topic
 
 OTHER_ID = b"o" * 16

@@ -22,7 +22,7 @@ from kbroker.broker.lifecycle import (
     ShutDownComplete,
     Unfenced,
 )
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError

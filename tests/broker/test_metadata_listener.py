@@ -13,10 +13,10 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.publisher import HostPartition, Order, Publisher, RemovePartition
 from kbroker.ports import Deferred, broker_stopping
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
 from kbroker.replication.mover import UNLIMITED
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.controller.cluster import Cluster, topic
 
 CONFIG = LogConfig.from_configs(BrokerConfig.from_properties({}), {})

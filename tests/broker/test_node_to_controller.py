@@ -23,13 +23,13 @@ from kbroker.client.channel.channel import Channel
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, valid_versions
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from kbroker.protocol.messages.topics import (
+from kbroker.protocol.messages.admin.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.client.channel.peers import HANG_UP, SILENT, SimWorld, channel_of
 
 TIMEOUT_MS = 500

@@ -11,12 +11,12 @@ from kbroker.broker.principal_requests import CORRELATION_ID, send_with_principa
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, valid_versions
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.forwarded_client import client_of
 from kbroker.protocol.framing import decode_request_header, encode_response_frame
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.cluster import EnvelopeRequest, EnvelopeResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from tests.client.channel.peers import SimWorld, channel_of
 
 CLIENT = ClientIdentity("User:alice", "10.0.0.9", is_token_authenticated=True, client_id="app")

@@ -12,7 +12,7 @@ from kbroker.broker.topic_creation import InternalTopics, StreamsTopics, auto_cr
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
 CLIENT = ClientIdentity("User:a", "10.0.0.9", client_id="app")
 

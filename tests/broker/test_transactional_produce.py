@@ -18,10 +18,10 @@ from kbroker.coordinator.transaction.ends import Producer
 from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.records import Record
 
 
 def batch(producer_id: int = 7, *, transactional: bool = True) -> bytearray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

@@ -15,7 +15,10 @@ from typing import Any, Final
 import pytest
 
 from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client, check
-from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.messages.coordinators.transactions import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from kbroker.testing import EmbeddedBroker
 from tests.cli.test_app import CLI_DOCUMENT, LEAVES
 from tests.cli.test_transactions import hang

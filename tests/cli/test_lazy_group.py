@@ -27,7 +27,7 @@ def test_the_help_imports_no_command() -> None:
         "import sys; sys.argv[1:] = ['--help']\n"
         "from kbroker.__main__ import main\n"
         "main()\n"
-        "print([name for name in ('asyncio', 'rich', 'kbroker.cli.output',\n"
+        "print([name for name in ('asyncio', 'rich', 'kbroker.cli.console.output',\n"
         "    'kbroker.cli.topics', 'kbroker.client.cluster') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

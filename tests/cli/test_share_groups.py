@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupHeartbeatRequest
 from kbroker.testing import EmbeddedBroker
 from tests.cli.conftest import Result
 from tests.e2e.wire import call

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.admin.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 from tests.reference.conversation import settle

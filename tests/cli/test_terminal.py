@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from kbroker.testing import EmbeddedBroker
+from tests.cli.console.test_output import on_a_terminal
 from tests.cli.test_app import LEAVES
-from tests.cli.test_output import on_a_terminal
 
 Cli = Callable[..., Any]
 

@@ -12,7 +12,7 @@ import pytest
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.testing import EmbeddedBroker
 from spark_jobs.java import java_problem
 from tests.clients.kafka_tools import KafkaTools

@@ -13,21 +13,21 @@ from typing import Any, Self
 import pytest
 
 from kbroker.protocol.apis import ApiKey, request_class, valid_versions
-from kbroker.protocol.batch_header import assign_offsets
-from kbroker.protocol.codec import decode
+from kbroker.protocol.batches.batch_header import assign_offsets
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_request_header, encode_response_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
-from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.messages.groups import FindCoordinatorResponse
-from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
-from kbroker.protocol.messages.metadata import MetadataResponse
-from kbroker.protocol.messages.produce import ProduceResponse
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorResponse
+from kbroker.protocol.messages.coordinators.transactions import (
     AddPartitionsToTxnResponse,
     EndTxnResponse,
     InitProducerIdResponse,
 )
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
+from kbroker.protocol.messages.metadata import MetadataResponse
+from kbroker.protocol.messages.produce import ProduceResponse
 
 TOPIC_ID = bytes(range(16))
 DROP = object()

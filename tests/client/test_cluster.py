@@ -14,7 +14,7 @@ from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Client
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,

@@ -15,13 +15,13 @@ from kbroker.client.consumer import ConsumedRecord, Consumer, ConsumerConfig, de
 from kbroker.client.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
-from kbroker.protocol.records import iter_records
 
 Run = Callable[[Callable[[Any], Any]], None]
 GOLDEN = Path(__file__).parents[1] / "data" / "kafka-4.3.1" / "data"

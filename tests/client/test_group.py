@@ -21,14 +21,14 @@ from kbroker.client.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import ConsumerProtocolSubscription
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.offsets import OffsetCommitResponse, OffsetFetchResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitResponse, OffsetFetchResponse
 
 Run = Callable[[Callable[[Any], Any]], None]
 CONFIG = GroupConfig(auto_offset_reset="earliest", heartbeat_interval_ms=5)

@@ -11,11 +11,11 @@ from kbroker.client import cluster
 from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer, ProducerConfig, murmur2, partition_for_key
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_header import iter_batches, read_batch_header
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceResponse
-from kbroker.protocol.records import iter_records
 
 Run = Callable[[Callable[[Any], Any]], None]
 

@@ -13,9 +13,9 @@ from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.client.transaction import Transaction
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_header import read_batch_header
+from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddPartitionsToTxnResponse,
     EndTxnResponse,
     InitProducerIdResponse,

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.coordinators.groups import ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import tools_class_path

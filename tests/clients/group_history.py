@@ -13,15 +13,15 @@ from kbroker.coordinator.group.consumer.records import ConsumerGroupKey, MemberM
 from kbroker.coordinator.group.membership.embedded_protocol import assignment_of
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
     GroupMetadataKey,
     GroupMetadataValue,
 )
-from kbroker.protocol.records import iter_records
 
 
 @dataclass

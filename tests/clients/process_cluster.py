@@ -12,7 +12,7 @@ from typing import Final
 from kbroker.client.connection import BrokerConnection
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
-from kbroker.quorum.format import FormatOptions, format_directories
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import CLUSTER_ID, free_port

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.testing.process import BrokerProcess

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until

@@ -2,7 +2,7 @@
 
 The old client is kafka-python 2.0.2, told what broker it speaks to, in a process of its own
 (`old_client.py`). Its lz4 for brokers before 0.10 needs a library it does not bring; that format is
-held against Kafka's own bytes in tests/protocol/test_legacy_records.py.
+held against Kafka's own bytes in tests/protocol/batches/test_legacy_records.py.
 """
 
 from __future__ import annotations

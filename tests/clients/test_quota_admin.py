@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kbroker.protocol.messages.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from kbroker.protocol.messages.admin.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+)
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.java import java_problem
 from tests.clients.test_config_command import Configure, configure

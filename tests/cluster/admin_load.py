@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import (
+from kbroker.protocol.messages.admin.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.settings.keys import ResourceType
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.settings.tables.keys import ResourceType
 from tests.cluster.controller_client import ControllerClient, parse_addresses
 from tests.cluster.simulated_brokers import end_with_input
 

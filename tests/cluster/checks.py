@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.codec import decode
-from kbroker.protocol.control_records import ControlType, control_type
-from kbroker.protocol.messages.control_records import LeaderChangeMessage
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.messages.stored.control_records import LeaderChangeMessage
 from kbroker.testing.history.replicas import between, common_start, replica_difference
 
 _ELECTED: Final = re.compile(

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from kbroker.model import random_uuid, uuid_to_string
-from kbroker.quorum.format import FormatOptions, format_directories
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from tests.cluster.controller_client import format_addresses

@@ -10,10 +10,10 @@ from typing import Self, TypeVar
 
 from kbroker.client.bootstrap_servers import parse_bootstrap
 from kbroker.client.connection import BrokerConnection
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kbroker.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 

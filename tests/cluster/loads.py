@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from kbroker.settings.keys import ResourceType
+from kbroker.settings.tables.keys import ResourceType
 from scripts.kafka_jars import tools_class_path
 from tests.cluster.cluster import CLIENT, Cluster
 

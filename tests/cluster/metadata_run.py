@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.client.connection import BrokerConnection
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from spark_jobs.java import java_problem
 from tests.cluster.checks import check_acknowledged
 from tests.cluster.cluster import CLIENT, Cluster, ClusterNode

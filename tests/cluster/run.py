@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kbroker.quorum.format import METADATA_FOLDER
+from kbroker.quorum.formatting.format import METADATA_FOLDER
 from tests.cluster.checks import Leaders, check_equal_logs, logged_leaders, stored_leaders
 from tests.cluster.cluster import CLIENT, Cluster, ClusterNode
 from tests.cluster.controller_client import ControllerClient, QuorumPartition

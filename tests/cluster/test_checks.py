@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.raft.control import control_batch, leader_change
 from tests.cluster.checks import (

@@ -7,21 +7,21 @@ from random import Random
 from typing import TypeVar
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import Controller
 from kbroker.controller.result import ControllerResult, Decision, DecisionSteps, at_once, in_steps
 from kbroker.metadata.image import METADATA_VERSION, Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import Uuid
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
 )
-from kbroker.protocol.messages.metadata_records import FeatureLevelRecord
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.protocol.messages.stored.metadata_records import FeatureLevelRecord
+from kbroker.quorum.formatting.bootstrap import default_bootstrap_records
 from kbroker.settings.broker import BrokerConfig
 
 R = TypeVar("R")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Final
 
-from kbroker.controller.decision_context import DecisionContext
-from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.partitions.decision_context import DecisionContext
+from kbroker.controller.partitions.partition_index import PartitionIndex
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
@@ -23,9 +23,9 @@ from kbroker.metadata.image import (
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.records import record_version
 from kbroker.model import uuid_from_string, uuid_to_string
-from kbroker.protocol.message_json import to_json
-from kbroker.protocol.messages.metadata_records import PartitionChangeRecord
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.message_json import to_json
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored.metadata_records import PartitionChangeRecord
 from kbroker.settings.broker import BrokerConfig
 from tests.decisions import Case, cases
 

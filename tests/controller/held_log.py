@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from random import Random
 
 from kbroker.broker.controller_channel import BrokerRegistrationData
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import Controller
 from kbroker.controller.service import ControllerService, Slices
 from kbroker.metadata.image import Endpoint
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.records import decode_record
 from kbroker.ports import Deferred
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.quorum.formatting.bootstrap import default_bootstrap_records
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import heartbeat

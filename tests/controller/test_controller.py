@@ -16,7 +16,7 @@ from kbroker.protocol.messages.cluster import (
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
 )
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.messages.stored.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     ConfigRecord,

@@ -12,15 +12,15 @@ from kbroker.controller.service import Operation
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.messages.stored.metadata_records import (
     BeginTransactionRecord,
     ConfigRecord,
     FeatureLevelRecord,
     NoOpRecord,
     PartitionChangeRecord,
 )
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
 from kbroker.replication.time_slices import TimeSlices
 from tests.controller.cluster import heartbeat
 from tests.controller.held_log import Node, beat, register

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller import partition_index, service
+from kbroker.controller import service
 from kbroker.controller.controller import RECORDS_PER_STEP, Controller, ControllerResult
-from kbroker.controller.partition_index import PartitionIndex
+from kbroker.controller.partitions import partition_index
+from kbroker.controller.partitions.partition_index import PartitionIndex
+from kbroker.controller.partitions.topics import PARTITIONS_PER_STEP
 from kbroker.controller.result import CHANGES_PER_STEP
-from kbroker.controller.topics import PARTITIONS_PER_STEP
 from kbroker.metadata.records import decode_record
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.stored.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.replication.time_slices import TimeSlices
 from tests.controller.cluster import heartbeat
 from tests.controller.held_log import Node, beat, register

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, iter_batches
-from kbroker.protocol.control_records import ControlType, control_type
-from kbroker.protocol.records import Record, iter_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import NO_PRODUCER_ID, BatchHeader, iter_batches
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import Record, iter_records
 
 
 def compacted(batches: list[bytes], *, keep_tombstones: bool) -> list[bytes]:

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 from kbroker.coordinator.runtime.coordinator_log import ANY_EPOCH, AppendOutcome
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import assign_offsets, iter_batches, read_batch_header
+from kbroker.protocol.batches.batch_header import assign_offsets, iter_batches, read_batch_header
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Record, iter_records
 from tests.coordinator.simulation import Outcome
 from tests.sim.timers import SimTimers
 

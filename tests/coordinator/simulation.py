@@ -16,10 +16,15 @@ from kbroker.coordinator.runtime.coordinator_log import AppendOutcome, is_writte
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import assign_offsets, check_crc, iter_batches, read_batch_header
+from kbroker.protocol.batches.batch_header import (
+    assign_offsets,
+    check_crc,
+    iter_batches,
+    read_batch_header,
+)
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import iter_records
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.sim.timers import SimTimers
 
 LOG_ERRORS = (

@@ -10,10 +10,10 @@ import pytest
 
 from kbroker.protocol.apis import APIS
 from kbroker.server.handlers import all_handlers, controller_handlers
-from kbroker.settings.group_table import CLIENT_METRICS_KEYS, GROUP_KEYS
-from kbroker.settings.served import OWN_KEYS
-from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
-from kbroker.settings.topic_table import TOPIC_KEYS
+from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_KEYS
+from kbroker.settings.tables.served import OWN_KEYS
+from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.tables.topic_table import TOPIC_KEYS
 from scripts import configuration_table, docs_commands, docs_compatibility, docs_hook
 from scripts.docs_imports import marks_of
 from scripts.docs_markdown import plain, prose, table

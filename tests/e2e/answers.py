@@ -18,19 +18,19 @@ from random import Random
 from typing import Any, Final
 
 from kbroker.protocol.apis import ApiKey, response_class
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.codec import decode
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.coordinators.transactions import InitProducerIdRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.protocol.messages.transactions import InitProducerIdRequest
-from kbroker.protocol.schema import Message
 from tests.e2e.wire import frame_of
 
 PATIENCE_S: Final = 60.0

@@ -23,17 +23,16 @@ from typing import Final
 from kbroker.client.cluster import Client
 from kbroker.client.consumer import Consumer, ConsumerConfig
 from kbroker.model import StartupError, TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import (
+from kbroker.protocol.messages.admin.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.topics import (
+from kbroker.protocol.messages.admin.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteRecordsRequest,
@@ -41,10 +40,11 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.settings.group_table import GROUP_KEYS
-from kbroker.settings.keys import ConfigError, ResourceType
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.settings.tables.group_table import GROUP_KEYS
+from kbroker.settings.tables.keys import ConfigError, ResourceType
+from kbroker.settings.tables.topic_table import TOPIC_KEYS
 from kbroker.settings.topic_configs import validate_topic_configs
-from kbroker.settings.topic_table import TOPIC_KEYS
 from tests.settings.extremes import Setting, extremes
 
 TOPIC_SETTINGS: Final[list[Setting]] = [

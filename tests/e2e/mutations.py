@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kbroker.protocol.apis import request_class, request_header_version
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.codec import decode
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Field, Struct
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.framing import encode_request_frame
-from kbroker.protocol.schema import Field, Struct
 from kbroker.server.handlers import all_handlers
 
 LENGTH: Final = struct.Struct(">i")

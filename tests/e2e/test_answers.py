@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.log.storage.files import FileSlice
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.server.network.connection import Connection
 from kbroker.testing import EmbeddedBroker
 from tests.e2e import answers

@@ -19,7 +19,7 @@ from benchmarks.attack_world import PROPERTIES, World, first_error
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import decode_response_header
 from kbroker.server.handlers import all_handlers

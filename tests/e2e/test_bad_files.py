@@ -18,8 +18,8 @@ import pytest
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest

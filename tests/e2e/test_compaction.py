@@ -16,10 +16,10 @@ from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,

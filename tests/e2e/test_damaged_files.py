@@ -26,13 +26,13 @@ from kbroker.log.tools.verify import verify_folder
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import check_crc, iter_batches
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import check_crc, iter_batches
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.appends.append import PartitionAppendResult
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

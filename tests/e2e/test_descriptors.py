@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.testing import BrokerProcess
 from tests.e2e.wire import call
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.model import StartupError
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.testing.process import BrokerProcess

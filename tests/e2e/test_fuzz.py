@@ -20,19 +20,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kbroker.protocol.messages.admin.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.messages.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-)
 from kbroker.testing.process import BrokerProcess
 from tests.clients.adapters import ConfluentAdapter, Sent
 from tests.e2e import counted_broker

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest

@@ -20,19 +20,19 @@ from kbroker.log.storage import checkpoint, files
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.admin.log_dirs import (
     AlterReplicaLogDirsRequest,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import DeleteRecordsRequest
-from kbroker.protocol.schema import Message
 from kbroker.replication import maintenance
 from kbroker.server.network import response_writer
 from kbroker.testing import EmbeddedBroker, EmbeddedBrokerFailed

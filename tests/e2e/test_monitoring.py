@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.schema import Message
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
 from kbroker.testing.process import BrokerProcess

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.transactions import InitProducerIdRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.testing.process import BrokerProcess
 from tests.e2e.wire import call, frame_of, receive_frame
 

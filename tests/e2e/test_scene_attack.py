@@ -23,7 +23,7 @@ from benchmarks.attack_telemetry import TelemetryWorld
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import World, first_error
 from kbroker.protocol.apis import ApiKey, request_class, response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header
 from kbroker.testing import EmbeddedBroker

@@ -13,19 +13,19 @@ import pytest
 
 from kbroker.model import Uuid
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.admin.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
     ShareAcknowledgeRequest,
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

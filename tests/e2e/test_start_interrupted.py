@@ -24,9 +24,9 @@ from kbroker.log.storage.directory_lock import LOCK_FILE, DirectoryLock
 from kbroker.log.storage.files import FileSlice
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import check_crc, iter_batches
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import check_crc, iter_batches
+from kbroker.protocol.batches.records import iter_records
 from kbroker.testing import EmbeddedBroker
 from tests.log.appends import append_as_leader
 

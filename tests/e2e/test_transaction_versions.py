@@ -13,10 +13,10 @@ import pytest
 from kbroker.client.cluster import Client
 from kbroker.coordinator.transaction.records import TransactionRecord, decode_transaction_record
 from kbroker.coordinator.transaction.state import TransactionState
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kbroker.protocol.records import iter_records
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.java import java_problem
 from tests.clients.kafka_tools import KafkaTools

@@ -9,9 +9,9 @@ import struct
 from itertools import count
 
 from kbroker.protocol.apis import response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
-from kbroker.protocol.schema import Message
 
 _correlation_ids = count(1)
 

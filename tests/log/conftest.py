@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.open_log import NOW_MS, SMALL, OpenLog
 
 KAFKA_DATA = Path(__file__).parent.parent / "data" / "kafka-4.3.1"

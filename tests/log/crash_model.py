@@ -24,11 +24,11 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import StartupError, TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader, appended, request_of
 from tests.log.crash_truth import Truth, parse, read_all, stored
 from tests.sim.disk import FAULTS, Crashed, SimDisk

@@ -38,8 +38,8 @@ from kbroker.log.producer.replay import replay_producer
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify_partition import PartitionCheck
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.records import iter_records
 from tests.log.crash_rows import CompactedRows, Row
 
 

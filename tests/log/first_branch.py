@@ -12,9 +12,9 @@ from kbroker.log.appending import AppendableLog
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.results import Appended
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
-from kbroker.protocol.checksum import crc32c
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_header import ATTRIBUTES_POSITION, CRC_POSITION
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(

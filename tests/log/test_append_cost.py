@@ -13,11 +13,11 @@ from kbroker.log.append_cost import (
     RECORD_COST_BYTES,
     loop_cost,
 )
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 PLAIN = LogConfig()

@@ -15,10 +15,10 @@ from kbroker.log.appending import AppendableLog
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.results import Appended, Refused
 from kbroker.log.validator import AppendOrigin
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import ATTRIBUTES_POSITION
-from kbroker.protocol.compression import LARGEST_RATIO, Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import ATTRIBUTES_POSITION
+from kbroker.protocol.batches.compression import LARGEST_RATIO, Compression
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from tests.log.appends import append_as_leader, request_of
 from tests.log.first_branch import CONFIG, NOW_MS, claiming, open_log, sign, what_is_left
 

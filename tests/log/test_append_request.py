@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.log.append_request import AppendRequest, is_transactional, never_reverify
 from kbroker.log.validator import AppendOrigin
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 
 NOW_MS = 1_700_000_000_000
 

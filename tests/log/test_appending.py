@@ -24,10 +24,10 @@ from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import AppendOrigin, ValidatedBatches, validate_batches
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import LARGEST_RATIO, Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import LARGEST_RATIO, Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader, request_of
 from tests.log.first_branch import CONFIG, NOW_MS, append_next, claiming, open_log, what_is_left
 from tests.sim.timers import SimTimers

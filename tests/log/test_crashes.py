@@ -24,10 +24,10 @@ from kbroker.log.storage.files import (
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.crash_model import CrashMachine
 from tests.log.crash_truth import Batch, read_all

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kbroker.log.state.flush import Flush
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.open_log import OpenLog, append
 
 

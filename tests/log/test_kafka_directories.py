@@ -18,8 +18,8 @@ from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.segment import Segment
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
 from tests.log.recovery.test_recovery import kafka_config
 
 Unpack = Callable[..., Path]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.records import iter_records
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
+from kbroker.settings.views.log_config import LogConfig
 
 WRITER = """
 import sys
@@ -19,8 +19,8 @@ from pathlib import Path
 from kbroker.log.append_request import AppendRequest
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.settings.views.log_config import LogConfig
 
 log = PartitionLog.open(
     Path(sys.argv[1]), TopicPartition("topic", 0), LogConfig(segment_bytes=20_000), now_ms=0

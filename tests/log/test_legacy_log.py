@@ -18,13 +18,13 @@ from kbroker.log.tools.dump import dump_file
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
-from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.any_magic import iter_any_batches, iter_any_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 Unpack = Callable[[str], Path]

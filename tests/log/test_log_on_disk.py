@@ -14,7 +14,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import uuid_from_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.open_log import NOW_MS, OpenLog, append, data_of, offsets_of
 
 

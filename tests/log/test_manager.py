@@ -14,11 +14,11 @@ from kbroker.log.storage import files, names
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError, TopicPartition, random_uuid
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000

@@ -11,11 +11,11 @@ from kbroker.log import time_search
 from kbroker.log.storage import files
 from kbroker.log.storage.files import FileSlice
 from kbroker.log.validator import AppendOrigin
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.open_log import NOW_MS, SMALL, OpenLog, append, batch_of, offsets_of
 

@@ -19,11 +19,11 @@ from kbroker.log.time_search import (
     search_max_timestamp,
     search_time,
 )
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 T = 1_700_000_000_000
 CONFIG = LogConfig(segment_index_bytes=4096, index_interval_bytes=100)

@@ -19,13 +19,13 @@ from kbroker.log.validator import (
     validate_batches,
     validate_replicated,
 )
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import check_crc, iter_batches, read_batch_header
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import LARGEST_RATIO, Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import check_crc, iter_batches, read_batch_header
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.compression import LARGEST_RATIO, Compression
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.records import Header, iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Header, iter_records
 
 GOLDEN = Path(__file__).parents[1] / "data" / "kafka-4.3.1" / "data"
 NOW_MS = 1_800_000_000_000

@@ -20,10 +20,10 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
+from kbroker.protocol.messages.stored.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ConfigSource
-from kbroker.settings.topic_table import TOPIC_KEYS
+from kbroker.settings.tables.keys import ConfigSource
+from kbroker.settings.tables.topic_table import TOPIC_KEYS
 
 NODE = 7
 

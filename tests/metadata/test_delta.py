@@ -8,8 +8,8 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.snapshot import image_records
 from kbroker.model import InvariantError
-from kbroker.protocol.messages import metadata_records as records
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored import metadata_records as records
 from tests.controller.cluster import Cluster, topic
 
 ID = b"\x07" * 16

@@ -9,13 +9,13 @@ from kbroker.metadata.loader import RECORDS_PER_STEP, MetadataLoader
 from kbroker.metadata.records import encode_record
 from kbroker.metadata.snapshot import image_records
 from kbroker.model import InvariantError
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
 )
-from kbroker.protocol.schema import Message
 
 VERSION = 30
 

@@ -13,10 +13,10 @@ from kbroker.metadata.publisher import (
     UpdateTopicConfig,
 )
 from kbroker.model import TopicPartition
-from kbroker.protocol.messages.metadata_records import ConfigRecord
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.stored.metadata_records import ConfigRecord
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.controller.cluster import Cluster, topic
 
 CONFIG = BrokerConfig.from_properties({})

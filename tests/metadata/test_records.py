@@ -6,7 +6,8 @@ import pytest
 
 from kbroker.metadata.records import RECORD_CLASSES, decode_record, encode_record, record_version
 from kbroker.model import InvariantError
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored.metadata_records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     NoOpRecord,
@@ -14,7 +15,6 @@ from kbroker.protocol.messages.metadata_records import (
     PartitionRecord,
     RegisterBrokerRecord,
 )
-from kbroker.protocol.schema import Message
 
 
 def test_all_26_types_are_known() -> None:

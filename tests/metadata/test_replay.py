@@ -10,7 +10,7 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.metadata.snapshot import image_records
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
 from tests.controller.cluster import Cluster, topic
 
 NAMES = st.sampled_from(["a", "b", "c.d", "c_d", "__consumer_offsets"])

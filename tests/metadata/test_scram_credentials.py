@@ -6,11 +6,11 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.scram_credentials import MECHANISMS, credential_iterations
 from kbroker.metadata.snapshot import image_records
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored.metadata_records import (
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
 )
-from kbroker.protocol.schema import Message
 
 
 def image_of(*records: Message) -> MetadataImage:

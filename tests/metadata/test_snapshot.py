@@ -15,8 +15,8 @@ from kbroker.metadata.image import (
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.metadata.snapshot import image_records
-from kbroker.protocol.messages import metadata_records as records
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored import metadata_records as records
 
 ID, OTHER = b"a" * 16, b"b" * 16
 ENDPOINT = {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9092, 1)}

@@ -15,8 +15,8 @@ from kbroker.client.cluster import Client
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.node.node import Broker
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.quorum.format import FormatOptions, format_directories
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 
 CLUSTER_ID = "several"

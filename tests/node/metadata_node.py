@@ -18,16 +18,16 @@ from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
-from kbroker.node.controller_connection import build_node_to_controller
+from kbroker.node.broker.controller_connection import build_node_to_controller
 from kbroker.node.controller_role import ControllerRole
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
+from kbroker.node.loop.offload import ExecutorOffload
 from kbroker.node.metadata_log import MetadataLog
-from kbroker.node.offload import ExecutorOffload
 from kbroker.ports import Deferred, TimerHandle
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.records import iter_records
-from kbroker.quorum.format import ensure_formatted
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.quorum.formatting.format import ensure_formatted
 from kbroker.settings.broker import BrokerConfig
 
 LOG = "__cluster_metadata-0/00000000000000000000.log"

@@ -15,7 +15,7 @@ from kbroker.client.group import GroupConfig, GroupConsumer
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.node.cluster import Cluster, consume, create_topic, produce, running, until
 
 COUNT = 200

@@ -13,8 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from kbroker.node import garbage
-from kbroker.node.garbage import CollectorPolicy
+from kbroker.node.loop import garbage
+from kbroker.node.loop.garbage import CollectorPolicy
 
 
 def in_fresh_process(test: Callable[[], None]) -> Callable[[], None]:

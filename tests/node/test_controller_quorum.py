@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 
 from kbroker.client.connection import BrokerConnection
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.quorum.format import FormatOptions, format_directories
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 
 TIMES = {

@@ -9,13 +9,13 @@ import pytest
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.stored.metadata_records import (
     BeginTransactionRecord,
     FeatureLevelRecord,
 )
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
 from tests.node.metadata_node import ENDPOINT, MetadataNode, replayed, run, start, topics
 
 

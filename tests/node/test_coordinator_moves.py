@@ -14,13 +14,13 @@ from kbroker.client.group import GroupConfig, GroupConsumer
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest, OffsetFetchResponse
 from tests.node.cluster import Cluster, create_topic, produce, running
 
 ROLES = {1: "controller", 4: "broker", 5: "broker", 6: "broker"}

@@ -15,10 +15,20 @@ from kbroker.client.connection import BrokerConnection
 from kbroker.model import ClientIdentity
 from kbroker.node.node import Broker
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.forwarded_client import envelope
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.admin.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.admin.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.cluster import (
     EnvelopeRequest,
@@ -28,24 +38,14 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from kbroker.protocol.messages.configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from kbroker.protocol.messages.quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
-from kbroker.protocol.messages.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ResourceType
+from kbroker.settings.tables.keys import ResourceType
 from tests.node.cluster import Cluster, create_topic, running, until
 
 CONTROLLERS = {1: "controller", 2: "controller", 3: "controller"}

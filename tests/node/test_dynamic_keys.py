@@ -11,13 +11,13 @@ import pytest
 
 from kbroker.node.node import Broker
 from kbroker.settings.dynamic import NOT_WHILE_RUNNING, broker_key, is_security_key
-from kbroker.settings.keys import READ_ONLY, ConfigKey, ConfigSource, parse
-from kbroker.settings.log_config import LogConfig
-from kbroker.settings.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
-from kbroker.settings.topic_table import TOPIC_BROKER_KEYS, UNIT_MS
+from kbroker.settings.tables.keys import READ_ONLY, ConfigKey, ConfigSource, parse
+from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, UNIT_MS
+from kbroker.settings.views.log_config import LogConfig
 from kbroker.testing.embedded import EmbeddedBroker
 from scripts.configuration_table import status
-from tests.node.test_dynamic_config import alter, describe
+from tests.node.broker.test_dynamic_config import alter, describe
 
 OTHER: Final[Mapping[str, str]] = {
     "background.threads": "11",

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from tests.node.metadata_node import run, start, topics
 from tests.sim.timers import SimTimers
 

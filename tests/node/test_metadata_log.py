@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.model import StartupError, uuid_to_string
-from kbroker.node.futures import as_future
-from kbroker.protocol.messages.metadata_records import (
+from kbroker.node.loop.futures import as_future
+from kbroker.protocol.messages.stored.metadata_records import (
     NoOpRecord,
 )
-from kbroker.quorum.snapshots import read_snapshot
+from kbroker.quorum.disk.snapshots import read_snapshot
 from tests.node.metadata_node import TIMERS, MetadataNode, replayed, run, start, topics
 
 KAFKA_DATA = Path(__file__).parent.parent / "data" / "kafka-4.3.1"

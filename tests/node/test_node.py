@@ -17,29 +17,29 @@ from kbroker.model import StartupError
 from kbroker.node.node import Broker
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.messages.cluster import ControllerRegistrationResponse
-from kbroker.protocol.messages.configs import (
+from kbroker.protocol.messages.admin.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from kbroker.protocol.messages.admin.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.cluster import ControllerRegistrationResponse
 from kbroker.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
 )
-from kbroker.protocol.messages.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ResourceType
+from kbroker.settings.tables.keys import ResourceType
 
 BOTH: Final = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",

@@ -13,10 +13,10 @@ from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.loader import RECORDS_PER_STEP
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.metadata_records import NoOpRecord, PartitionRecord
+from kbroker.protocol.messages.stored.metadata_records import NoOpRecord, PartitionRecord
 from kbroker.replication.time_slices import TimeSlices
 from tests.node.metadata_node import MetadataNode, run, start, topics
 from tests.replication.test_time_slices import Ticks, Turns

@@ -13,8 +13,8 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import PartitionImage
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
+from tests.node.broker.test_replication import COUNT, ROLES, SETTINGS, isrs, run, stored
 from tests.node.cluster import Cluster, consume, create_topic, produce, running, until
-from tests.node.test_replication import COUNT, ROLES, SETTINGS, isrs, run, stored
 
 TOPIC = "t"
 BROKERS = (4, 5, 6)

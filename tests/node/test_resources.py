@@ -25,8 +25,8 @@ from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.node.node import Broker
 from kbroker.node.resources import NodeResources
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.quorum.format import ensure_formatted
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.quorum.formatting.format import ensure_formatted
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
 

@@ -21,10 +21,10 @@ from kbroker import __version__
 from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.node import run
-from kbroker.node.garbage import CollectorPolicy
+from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.run import ROOM_FOR_FILES
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.quorum.format import FormatOptions, format_directories
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import frame_of
 

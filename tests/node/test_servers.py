@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from kbroker.model import StartupError
+from kbroker.node.loop.stall_probe import StallProbe
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
-from kbroker.node.stall_probe import StallProbe
-from kbroker.node.timers import LoopTimers
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import PendingResponse
 from kbroker.server.session import ApiVersionRange, Session

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from kbroker.client.cluster import Client
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -24,7 +24,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from kbroker.protocol.schema import Request, Response
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 TRANSACTION_COORDINATOR = 1
 AGAIN = {

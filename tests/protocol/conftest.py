@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import kbroker.protocol.messages as families
-from kbroker.protocol.schema import Message, VersionRange
+from kbroker.protocol.codecs.schema import Message, VersionRange
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -24,8 +24,8 @@ DATA = Path(__file__).parents[1] / "data"
 def declared() -> dict[str, type[Message]]:
     """Every message class of `kbroker.protocol.messages`, by its name."""
     found: dict[str, type[Message]] = {}
-    for info in pkgutil.iter_modules(families.__path__):
-        module = importlib.import_module(f"{families.__name__}.{info.name}")
+    for info in pkgutil.walk_packages(families.__path__, f"{families.__name__}."):
+        module = importlib.import_module(info.name)
         for name, value in vars(module).items():
             is_message = isinstance(value, type) and issubclass(value, Message)
             if is_message and value.__module__ == module.__name__:

@@ -7,13 +7,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from kbroker.protocol.any_magic import (
+from kbroker.protocol.batches.any_magic import (
     iter_any_batches,
     iter_any_records,
 )
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record
 
 OLD_CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4]
 

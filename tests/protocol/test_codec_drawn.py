@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.protocol.codec import decode, encode
-from kbroker.protocol.codec_decode import FIXED
+from kbroker.protocol.codecs.codec import decode, encode
+from kbroker.protocol.codecs.codec_decode import FIXED
+from kbroker.protocol.codecs.schema import Field, Message, Struct
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.protocol.schema import Field, Message, Struct
 from tests.protocol.declarations import ALL
 
 NAMES = ["", "a", "orders", "é" * 70, "x" * 200]

@@ -10,12 +10,18 @@ import pytest
 from benchmarks import attack_bodies
 from benchmarks.attack_values import Names
 from kbroker.protocol.apis import request_class
-from kbroker.protocol.codec import decode, decode_in_steps, encode, encode_in_steps, encode_parts
-from kbroker.protocol.codec_decode import STEP_ITEMS
+from kbroker.protocol.codecs.codec import (
+    decode,
+    decode_in_steps,
+    encode,
+    encode_in_steps,
+    encode_parts,
+)
+from kbroker.protocol.codecs.codec_decode import STEP_ITEMS
+from kbroker.protocol.codecs.primitives import MAX_TAGGED_FIELDS, unsigned_varint
 from kbroker.protocol.errors import KafkaError, MalformedRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.primitives import MAX_TAGGED_FIELDS, unsigned_varint
 from kbroker.server.handlers import all_handlers
 
 T = TypeVar("T")

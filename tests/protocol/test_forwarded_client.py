@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.model import ClientIdentity
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codecs.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.forwarded_client import client_of, envelope
 from kbroker.protocol.messages.cluster import EnvelopeRequest

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.apis import APIS, ApiKey, header_version
-from kbroker.protocol.codec import decode, encode, part_size
+from kbroker.protocol.codecs.codec import decode, encode, part_size
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.protocol.framing import (
     decode_request_header,

@@ -11,7 +11,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.protocol.schema import MISSING, Binary, Field, Message, Records, Struct, VersionRange
+from kbroker.protocol.codecs.schema import (
+    MISSING,
+    Binary,
+    Field,
+    Message,
+    Records,
+    Struct,
+    VersionRange,
+)
 
 PYTHON_TYPES: dict[str, object] = {
     "boolean": bool,
@@ -160,7 +168,7 @@ def test_every_message_can_be_made_and_compared(declared: Declared) -> None:
             assert getattr(message(), field.name) == field.default_value()
 
 
-@pytest.mark.parametrize("module", ["errors", "apis", "codec", "messages.fetch"])
+@pytest.mark.parametrize("module", ["errors", "apis", "codecs.codec", "messages.fetch"])
 def test_importing_one_module_imports_no_other_family(module: str) -> None:
     code = (
         f"import sys; import kbroker.protocol.{module}; "

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.protocol.codecs.schema import Response
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.admin.topics import CreateTopicsResponse
 from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatResponse,
     EnvelopeResponse,
     ListPartitionReassignmentsResponse,
 )
 from kbroker.protocol.messages.quorum import DescribeQuorumResponse
-from kbroker.protocol.messages.topics import CreateTopicsResponse
 from kbroker.protocol.response_errors import error_codes
-from kbroker.protocol.schema import Response
 
 _Topic = CreateTopicsResponse.CreatableTopicResult
 _Quorum = DescribeQuorumResponse

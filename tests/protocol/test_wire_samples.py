@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kbroker.protocol.apis import response_header_version
-from kbroker.protocol.codec import decode, encode, encode_parts, part_size
+from kbroker.protocol.codecs.codec import decode, encode, encode_parts, part_size
+from kbroker.protocol.codecs.schema import Field, Message, Struct
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import (
     decode_request_header,
@@ -25,7 +26,6 @@ from kbroker.protocol.framing import (
     encode_response_frame,
 )
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.schema import Field, Message, Struct
 
 WIRE = Path(__file__).parents[1] / "data" / "wire"
 WHOLE_PREFIX_BYTES = 300

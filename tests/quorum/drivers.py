@@ -17,22 +17,22 @@ from typing import cast
 from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.node.futures import as_future
-from kbroker.node.offload import ExecutorOffload
-from kbroker.node.timers import LoopTimers
+from kbroker.node.loop.futures import as_future
+from kbroker.node.loop.offload import ExecutorOffload
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Request
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.framing import RequestHeader
-from kbroker.protocol.schema import Request
+from kbroker.quorum.disk.snapshots import build_snapshot, write_snapshot
+from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.raft.control import QuorumConfiguration
 from kbroker.quorum.raft.effects import RaftRequest
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter, VoterEndpoint
 from kbroker.quorum.raft_transport import RaftTransport
-from kbroker.quorum.snapshots import build_snapshot, write_snapshot
-from kbroker.quorum.storage import QuorumStorage, metadata_log_config
 from kbroker.settings.broker import BrokerConfig
 from tests.sim.server import ALL_VERSIONS, ServerConnection, api_versions
 

@@ -11,13 +11,13 @@ import pytest
 from kbroker.protocol.messages.quorum import VoteResponse
 from kbroker.quorum.core_start import start_core
 from kbroker.quorum.raft.effects import Effect, PersistState, Respond
-from kbroker.quorum.raft.epoch_states import Unattached
-from kbroker.quorum.raft.messages import vote_request
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import OffsetAndEpoch
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.requests.messages import vote_request
+from kbroker.quorum.raft.states.epoch_states import Unattached
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey
 from tests.quorum.raft.decisions import Case, cases, directory_id
-from tests.quorum.raft.test_quorum_state import node_that_starts
+from tests.quorum.raft.states.test_quorum_state import node_that_starts
 
 REFUSED = [
     pytest.param(case, id=f"line {number}")

@@ -12,13 +12,8 @@ import pytest
 
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError
-from kbroker.quorum.format import ensure_formatted
-from kbroker.quorum.quorum_state_file import read_state, write_state
-from kbroker.quorum.raft.control import QuorumConfiguration, control_batch, leader_change
-from kbroker.quorum.raft.election_state import ElectionState
-from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
-from kbroker.quorum.snapshots import (
+from kbroker.quorum.disk.quorum_state_file import read_state, write_state
+from kbroker.quorum.disk.snapshots import (
     Snapshot,
     build_snapshot,
     list_snapshots,
@@ -26,7 +21,12 @@ from kbroker.quorum.snapshots import (
     remove_parts,
     write_snapshot,
 )
-from kbroker.quorum.storage import QuorumStorage, metadata_log_config, storage_from_config
+from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config, storage_from_config
+from kbroker.quorum.formatting.format import ensure_formatted
+from kbroker.quorum.raft.control import QuorumConfiguration, control_batch, leader_change
+from kbroker.quorum.raft.election_state import ElectionState
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.voters.voter_set import Voter, VoterEndpoint
 from kbroker.settings.broker import BrokerConfig
 from tests.sim.disk import Crashed, SimDisk
 

@@ -19,14 +19,14 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import Syncable
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import StartupError
-from kbroker.node.futures import as_future
-from kbroker.node.offload import ExecutorOffload
+from kbroker.node.loop.futures import as_future
+from kbroker.node.loop.offload import ExecutorOffload
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.effect_executor import Transport
-from kbroker.quorum.format import ensure_formatted
+from kbroker.quorum.formatting.format import ensure_formatted
 from kbroker.quorum.raft.effects import MAX_BATCH_BYTES
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.conftest import StillTimers

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.node.futures import as_future
+from kbroker.node.loop.futures import as_future
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.quorum.disk.quorum_state_file import read_state, write_state
 from kbroker.quorum.driver import SHUTDOWN_TIMEOUT_MS
-from kbroker.quorum.quorum_state_file import read_state, write_state
 from kbroker.quorum.raft.election_state import ElectionState
 from tests.quorum.drivers import DriverCluster, DriverNode, directory_id
 

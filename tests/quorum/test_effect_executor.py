@@ -14,9 +14,9 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotResponse, VoteRequest, VoteResponse
+from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config
 from kbroker.quorum.effect_executor import EffectExecutor, Event
 from kbroker.quorum.parked_requests import ParkedRequests
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import (
     AppendRecords,
     Commit,
@@ -36,14 +36,14 @@ from kbroker.quorum.raft.effects import (
     WriteSnapshotPart,
 )
 from kbroker.quorum.raft.election_state import ElectionState
-from kbroker.quorum.raft.messages import METADATA_PARTITION, METADATA_TOPIC_ID
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.raft.requests.messages import METADATA_PARTITION, METADATA_TOPIC_ID
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 from kbroker.quorum.state_machine_feed import StateMachineFeed
-from kbroker.quorum.storage import QuorumStorage, metadata_log_config
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.test_snapshot_effects import CONTENT, ID
 from tests.sim.offload import HeldOffload

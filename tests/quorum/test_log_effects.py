@@ -9,11 +9,11 @@ import pytest
 
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.quorum.disk.storage import QuorumStorage, StoredBatch, metadata_log_config
 from kbroker.quorum.log_effects import LogEffects
 from kbroker.quorum.raft.control import leader_change
 from kbroker.quorum.raft.effects import AppendBatches, AppendControl, AppendRecords, ReadRecords
-from kbroker.quorum.storage import QuorumStorage, StoredBatch, metadata_log_config
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.conftest import StillTimers
 from tests.sim.offload import HeldOffload

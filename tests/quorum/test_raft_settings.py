@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker.quorum.format import MetaProperties
+from kbroker.quorum.formatting.format import MetaProperties
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterEndpoint
 from kbroker.quorum.raft_settings import raft_config
 from kbroker.settings.broker import BrokerConfig
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kbroker.model import InvariantError
+from kbroker.quorum.disk.snapshots import Snapshot, build_snapshot
+from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config
 from kbroker.quorum.raft.control import QuorumConfiguration
 from kbroker.quorum.raft.effects import ReadSnapshot, WriteSnapshotPart
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.snapshot_effects import SnapshotEffects
-from kbroker.quorum.snapshots import Snapshot, build_snapshot
-from kbroker.quorum.storage import QuorumStorage, metadata_log_config
 from kbroker.settings.broker import BrokerConfig
 from tests.quorum.conftest import StillTimers
 from tests.sim.offload import HeldOffload

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
+from kbroker.quorum.disk.storage import StoredBatch
 from kbroker.quorum.state_machine_feed import StateMachineFeed
-from kbroker.quorum.storage import StoredBatch
 
 
 def batch(base_offset: int, *records: bytes, epoch: int = 1) -> StoredBatch:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.quorum.raft.epoch_states import (
+from kbroker.quorum.raft.states.epoch_states import (
     Candidate,
     EpochElection,
     EpochState,
@@ -17,9 +17,9 @@ from kbroker.quorum.raft.epoch_states import (
     Resigned,
     Unattached,
 )
-from kbroker.quorum.raft.leader_state import LeaderState
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.raft.states.leader_state import LeaderState
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 from kbroker.quorum.status import QuorumStatus, quorum_status
 
 DIRECTORY = bytes(16)

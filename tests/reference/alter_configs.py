@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kbroker.protocol.messages.configs import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.configs import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
-from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 
 TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.protocol.messages.coordinators.transactions import InitProducerIdRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.metadata import (
@@ -16,8 +18,6 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from tests.reference.alter_configs import alter_config_steps
 from tests.reference.groups import group_steps
 from tests.reference.log_steps import log_steps

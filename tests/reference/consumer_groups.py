@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.model import ZERO_UUID
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -19,12 +20,11 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 
 FIRST = "AAAAAAAAAAAAAAAAAAAAAA"

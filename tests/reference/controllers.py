@@ -17,9 +17,9 @@ from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.model import random_uuid, uuid_to_string
-from kbroker.node.futures import as_future
-from kbroker.node.timers import LoopTimers
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.node.loop.futures import as_future
+from kbroker.node.loop.timers import LoopTimers
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from scripts.apache_kafka import CLUSTER_ID, free_port

@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.model import ZERO_UUID
+from kbroker.protocol.codecs.schema import Struct
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.authentication import AlterUserScramCredentialsResponse
-from kbroker.protocol.messages.configs import AlterConfigsResponse, IncrementalAlterConfigsResponse
-from kbroker.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.quotas import AlterClientQuotasResponse
-from kbroker.protocol.messages.topics import (
+from kbroker.protocol.messages.admin.configs import (
+    AlterConfigsResponse,
+    IncrementalAlterConfigsResponse,
+)
+from kbroker.protocol.messages.admin.quotas import AlterClientQuotasResponse
+from kbroker.protocol.messages.admin.topics import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.schema import Struct
+from kbroker.protocol.messages.authentication import AlterUserScramCredentialsResponse
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest, ListGroupsRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
 from tests.e2e.wire import call
 from tests.reference.basics import steps
 from tests.reference.step import UNKNOWN_ID, State, Step

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kbroker.model import Uuid
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.coordinators.groups import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -15,8 +16,7 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.reference.consumer_groups import consumer_group_steps
 from tests.reference.step import UNKNOWN_ID, State, Step
 

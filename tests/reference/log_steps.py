@@ -7,20 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+)
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteRecordsRequest
+from kbroker.protocol.messages.coordinators.transactions import DescribeProducersRequest
 from kbroker.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
-from kbroker.protocol.messages.log_dirs import (
-    AlterReplicaLogDirsRequest,
-    DescribeLogDirsRequest,
-)
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteRecordsRequest
-from kbroker.protocol.messages.transactions import DescribeProducersRequest
-from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 
 TIME_MS = 1_790_000_000_000

@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kbroker.protocol.codec import encode
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.codecs.codec import encode
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -24,8 +25,7 @@ from kbroker.protocol.messages.groups import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetFetchRequest
 from tests.reference.step import State, Step
 
 NEW = "EEEEEEEEEEEEEEEEEEEEEE"

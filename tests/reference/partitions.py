@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.topics import CreatePartitionsRequest, CreateTopicsRequest
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
-from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 
 PREFERRED, UNCLEAN = 0, 1

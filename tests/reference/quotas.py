@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.acls import (
     CreateAclsRequest,
     DeleteAclsRequest,
     DescribeAclsRequest,
+)
+from kbroker.protocol.messages.admin.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
 )
 from kbroker.protocol.messages.authentication import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
 )
-from kbroker.protocol.messages.quotas import (
-    AlterClientQuotasRequest,
-    DescribeClientQuotasRequest,
-)
-from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2

@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.model import Uuid
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     JoinGroupRequest,
     ListGroupsRequest,
 )
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
@@ -29,15 +30,14 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.share_state import (
+from kbroker.protocol.messages.coordinators.share_state import (
     DeleteShareGroupStateRequest,
     InitializeShareGroupStateRequest,
     ReadShareGroupStateRequest,
     ReadShareGroupStateSummaryRequest,
     WriteShareGroupStateRequest,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.produce import ProduceRequest
 from tests.reference.step import State, Step
 
 OVERRIDES: Final = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.model import Uuid
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
 
 UNKNOWN_ID: Uuid = bytes(range(16))
 

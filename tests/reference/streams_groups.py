@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -18,17 +20,15 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupDescribeRequest,
     StreamsGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.schema import Message
 from tests.reference.step import State, Step
 
 OVERRIDES: Final = {

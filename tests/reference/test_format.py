@@ -14,9 +14,9 @@ from random import Random
 import pytest
 
 from kbroker.model import StartupError
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.quorum.format import FormatOptions, format_directories
-from kbroker.quorum.snapshots import read_snapshot
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.quorum.disk.snapshots import read_snapshot
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from scripts.kafka_jars import broker_class_path
 from spark_jobs.java import java_problem

@@ -16,7 +16,7 @@ from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.checkpoint import write_offsets
 from kbroker.model import TopicPartition
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from scripts.apache_kafka import ApacheKafka
 from spark_jobs.java import java_problem
 from tests.log.crash_truth import read_all

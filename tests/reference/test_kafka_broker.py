@@ -14,9 +14,9 @@ import pytest
 
 from kbroker.client.connection import BrokerConnection
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.quorum.format import FormatOptions, format_directories
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port

@@ -18,23 +18,23 @@ import pytest
 
 from kbroker.log.producer.producer_state import read_snapshot
 from kbroker.log.storage.names import LEADER_EPOCHS
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
-from kbroker.protocol.messages.produce import ProduceResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.admin.configs import IncrementalAlterConfigsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.coordinators.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     InitProducerIdRequest,
 )
-from kbroker.protocol.records import iter_records
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
+from kbroker.protocol.messages.produce import ProduceResponse
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka
 from spark_jobs.java import java_problem

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.cli.client_properties import ClientProperties
+from kbroker.cli.console.client_properties import ClientProperties
 from kbroker.client.cluster import Client
 from kbroker.settings.properties import read_properties
 from scripts.apache_kafka import ApacheKafka, free_port

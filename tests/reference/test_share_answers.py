@@ -15,14 +15,14 @@ from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.share.records import ShareGroupKey
 from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_key, encode_value
 from kbroker.coordinator.share_state.shard import ShareStateShard
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.messages.share_group_records import (
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import Record, iter_records
+from kbroker.protocol.messages.stored.share_group_records import (
     ShareGroupMetadataValue,
     ShareGroupTargetAssignmentMetadataValue,
 )
-from kbroker.protocol.messages.share_records import ShareSnapshotValue
-from kbroker.protocol.records import Record, iter_records
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.protocol.messages.stored.share_records import ShareSnapshotValue
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.testing.process import BrokerProcess
 from tests.coordinator.simulation import FakeTopics
 from tests.reference.conversation import hold

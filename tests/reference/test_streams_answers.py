@@ -12,12 +12,12 @@ import pytest
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.streams.records import StreamsGroupKey
 from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_key, encode_value
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.messages.streams_group_records import (
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import Record, iter_records
+from kbroker.protocol.messages.stored.streams_group_records import (
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMetadataValue,
 )
-from kbroker.protocol.records import Record, iter_records
 from kbroker.testing.process import BrokerProcess
 from tests.reference.conversation import hold
 from tests.reference.streams_groups import OFFSETS_SEGMENT, OVERRIDES, streams_steps

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupDescribeRequest
 from kbroker.testing import EmbeddedBroker
 from scripts.apache_kafka import ApacheKafka, free_port
 from spark_jobs.java import java_problem

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
-from kbroker.protocol.messages.offsets import OffsetFetchRequest
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeProducersRequest,
@@ -20,7 +18,9 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.produce import ProduceRequest
 from tests.reference.step import State
 
 TIME_MS: Final = 1_790_000_000_000

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.offsets import OffsetFetchRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from kbroker.protocol.schema import Message
 from tests.reference.migration import consumer, id_of, join, keep, sync
 from tests.reference.step import State, Step
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,

@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kbroker.model import ZERO_UUID
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupDescribeRequest
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
 )
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupDescribeRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupDescribeRequest
 from tests.reference import share_groups, streams_groups
 from tests.reference.consumer_groups import heartbeat as consumer
 from tests.reference.consumer_groups import joining as consumer_joins

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.replication.isr import IsrProposal, ProposalOwner
+from kbroker.replication.leaders.isr import IsrProposal, ProposalOwner
 
 
 class Brokers:

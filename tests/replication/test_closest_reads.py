@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import assign_offsets
+from kbroker.protocol.batches.batch_header import assign_offsets
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.replication.isr import IsrPorts
+from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.partition import Partition
-from kbroker.replication.replica_selector import RackAwareSelector
+from kbroker.replication.reads.replica_selector import RackAwareSelector
 from tests.replication.proposals import Brokers, Proposals
-from tests.replication.test_replica_selector import LISTENER, Racks
+from tests.replication.reads.test_replica_selector import LISTENER, Racks
 from tests.replication.world import (
     TOPIC,
     World,

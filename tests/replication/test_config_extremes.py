@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.settings.keys import ConfigError
+from kbroker.settings.tables.keys import ConfigError
+from kbroker.settings.tables.topic_table import TOPIC_KEYS
 from kbroker.settings.topic_configs import validate_topic_configs
-from kbroker.settings.topic_table import TOPIC_KEYS
 from tests.controller.cluster import Cluster as Controllers
 from tests.controller.cluster import CreatableTopic, TopicConfig
 from tests.replication.topic_life import (

@@ -12,10 +12,10 @@ import pytest
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.replication.fetch import FetchReader
-from kbroker.replication.fetch_session import FetchContext, FetchSessionCache
-from kbroker.replication.fetch_set import FetchPartition, FetchSet
 from kbroker.replication.partition import Partition
+from kbroker.replication.reads.fetch import FetchReader
+from kbroker.replication.reads.fetch_session import FetchContext, FetchSessionCache
+from kbroker.replication.reads.fetch_set import FetchPartition, FetchSet
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of, record_bytes
 
@@ -26,15 +26,15 @@ STEP_PARTITIONS = 4
 
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.replication.fetch.STEP_PARTITIONS", STEP_PARTITIONS)
+    monkeypatch.setattr("kbroker.replication.reads.fetch.STEP_PARTITIONS", STEP_PARTITIONS)
 
 
 @pytest.fixture
 def few_items_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that are as short before and after the reading."""
-    monkeypatch.setattr("kbroker.replication.fetch.STEP_ANSWERS", STEP_PARTITIONS)
-    monkeypatch.setattr("kbroker.replication.fetch_session.STEP_ITEMS", STEP_PARTITIONS)
-    monkeypatch.setattr("kbroker.replication.fetch_set.STEP_ITEMS", STEP_PARTITIONS)
+    monkeypatch.setattr("kbroker.replication.reads.fetch.STEP_ANSWERS", STEP_PARTITIONS)
+    monkeypatch.setattr("kbroker.replication.reads.fetch_session.STEP_ITEMS", STEP_PARTITIONS)
+    monkeypatch.setattr("kbroker.replication.reads.fetch_set.STEP_ITEMS", STEP_PARTITIONS)
 
 
 class Steps:

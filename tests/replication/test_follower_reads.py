@@ -11,9 +11,9 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.replication.fetch_session import FetchSession
-from kbroker.replication.isr import IsrPorts
+from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.partition import Partition
+from kbroker.replication.reads.fetch_session import FetchSession
 from tests.replication.proposals import Brokers, Proposals
 from tests.replication.world import TOPIC, TOPIC_ID, World, fetch_request, partitions_of
 

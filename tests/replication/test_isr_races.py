@@ -13,8 +13,8 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
-from kbroker.replication.isr import IsrPorts
-from kbroker.replication.isr_changes import IsrChanges
+from kbroker.replication.leaders.isr import IsrPorts
+from kbroker.replication.leaders.isr_changes import IsrChanges
 from kbroker.replication.partition import Partition
 from tests.replication.number_log import NumberLog
 from tests.replication.proposals import Brokers

@@ -18,9 +18,9 @@ from kbroker.log.state.flush import Flush
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import MAGIC_POSITION
+from kbroker.protocol.batches.batch_header import MAGIC_POSITION
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.appends.append import PartitionAppendResult
 from tests.replication.world import (
     NOW_MS,
     TOPIC,

@@ -15,12 +15,12 @@ from kbroker.log.validator import AppendOrigin
 from kbroker.metadata.publisher import HostPartition
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.replication.append import PartitionAppendResult
-from kbroker.settings.log_config import LogConfig
+from kbroker.replication.appends.append import PartitionAppendResult
+from kbroker.settings.views.log_config import LogConfig
 from tests.replication.world import (
     NODE_ID,
     TOPIC,

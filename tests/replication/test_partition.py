@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.isr import AWAIT_METADATA, NOT_CARRIED_OUT, IsrPorts, IsrProposal
+from kbroker.replication.leaders.isr import AWAIT_METADATA, NOT_CARRIED_OUT, IsrPorts, IsrProposal
 from kbroker.replication.partition import Partition
 from kbroker.replication.purgatory import OffsetWaiter, Purgatory
 from tests.replication.number_log import Listener, NumberLog

@@ -11,10 +11,14 @@ import pytest
 
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.control_records import ControlType, build_end_transaction_marker, control_type
-from kbroker.protocol.records import iter_records
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import (
+    ControlType,
+    build_end_transaction_marker,
+    control_type,
+)
+from kbroker.protocol.batches.records import iter_records
+from kbroker.replication.appends.append import PartitionAppendResult
 from tests.replication.world import (
     NOW_MS,
     TOPIC,

@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.sim.offload import always, run_inline
 from tests.sim.timers import SimTimer, SimTimers
 

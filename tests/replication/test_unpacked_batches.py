@@ -19,14 +19,14 @@ from kbroker.log.append_cost import (
 from kbroker.log.results import Refused
 from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.ports import Deferred
-from kbroker.protocol import compression
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches import compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record
-from kbroker.replication.append import Appender, PartitionAppendResult
+from kbroker.replication.appends.append import Appender, PartitionAppendResult
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.waiting_batches import KEY, LARGE, MEGABYTE, large, opened_anew, value
 from tests.replication.world import NOW_MS, World, batch

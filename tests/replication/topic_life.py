@@ -18,12 +18,12 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import FileSlice
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Offload
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Record, iter_records
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.appends.append import PartitionAppendResult
 from tests.replication.world import World, batch
 from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimers

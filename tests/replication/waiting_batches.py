@@ -6,8 +6,8 @@ from typing import Any
 
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.replication.appends.append import PartitionAppendResult
 from tests.replication.world import NOW_MS, TOPIC, World
 from tests.sim.offload import HeldOffload
 

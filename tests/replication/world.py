@@ -13,17 +13,17 @@ from kbroker.log.manager import LogManager
 from kbroker.metadata.publisher import HostPartition, RemovePartition, UpdateTopicConfig
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Memory, Offload
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import Record, iter_records
-from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.isr import IsrPorts
+from kbroker.replication.appends.append import PartitionAppendResult
+from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.sim.offload import always, run_inline
 from tests.sim.timers import START_MS, SimTimers
 

@@ -5,8 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.admin.acls import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from kbroker.protocol.messages.admin.configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
+from kbroker.protocol.messages.admin.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+)
+from kbroker.protocol.messages.admin.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+)
+from kbroker.protocol.messages.admin.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.authentication import (
     AlterUserScramCredentialsRequest,
@@ -18,18 +43,11 @@ from kbroker.protocol.messages.cluster import (
     ListPartitionReassignmentsRequest,
     UpdateFeaturesRequest,
 )
-from kbroker.protocol.messages.configs import (
-    AlterConfigsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-)
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -39,21 +57,12 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
-from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
-from kbroker.protocol.messages.metadata import (
-    DescribeClusterRequest,
-    DescribeTopicPartitionsRequest,
-    MetadataRequest,
-)
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
@@ -62,24 +71,18 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.share_state import (
+from kbroker.protocol.messages.coordinators.share_state import (
     DeleteShareGroupStateRequest,
     InitializeShareGroupStateRequest,
     ReadShareGroupStateRequest,
     ReadShareGroupStateSummaryRequest,
     WriteShareGroupStateRequest,
 )
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupDescribeRequest,
     StreamsGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.topics import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-)
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeProducersRequest,
@@ -90,7 +93,14 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kbroker.protocol.messages.metadata import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+)
+from kbroker.protocol.messages.produce import ProduceRequest
 
 TOPIC = "sweep"
 

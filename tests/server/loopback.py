@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from kbroker.node.timers import LoopTimers
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.ports import Deferred
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.server.api_handler import small_responses
 from kbroker.server.handlers import all_handlers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import HeartbeatResponse
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.coordinators.groups import HeartbeatResponse
 from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, MemoryClass, Versions
 

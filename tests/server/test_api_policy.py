@@ -40,7 +40,7 @@ from kbroker.server.handlers import (
     forwarded_handlers,
     telemetry_handlers,
 )
-from kbroker.server.handlers.envelope import envelope_handler
+from kbroker.server.handlers.cluster.envelope import envelope_handler
 from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
 

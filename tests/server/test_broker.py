@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker.controller_channel import LocalControllerChannel
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.log.directories.loading import LoadJob
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.log_state import RecoveryStopped
@@ -21,7 +21,7 @@ from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing import EmbeddedBroker
 

@@ -18,17 +18,17 @@ from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.log.cleaner.config import CleanerConfig
 from kbroker.model import StartupError
-from kbroker.quorum.storage import metadata_log_config
+from kbroker.quorum.disk.storage import metadata_log_config
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from kbroker.settings.keys import ConfigKey, ConfigType
-from kbroker.settings.log_config import LogConfig
-from kbroker.settings.network import NetworkConfig
-from kbroker.settings.served import OWN_KEYS, SERVED_KEYS
-from kbroker.settings.share_groups import ShareGroupConfig
-from kbroker.settings.table import BROKER_KEYS
-from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
+from kbroker.settings.tables.keys import ConfigKey, ConfigType
+from kbroker.settings.tables.served import OWN_KEYS, SERVED_KEYS
+from kbroker.settings.tables.table import BROKER_KEYS
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.log_config import LogConfig
+from kbroker.settings.views.network import NetworkConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
+from kbroker.settings.views.transaction_coordinator import TransactionCoordinatorConfig
 from kbroker.testing import EmbeddedBroker
 from tests.replication.topic_life import NEIGHBOUR, BoundedWorld, TopicLife, folder_in_memory
 from tests.settings.extremes import extremes, is_allowed

@@ -12,16 +12,16 @@ import pytest
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Surprise
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.framing import encode_request_frame
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
 )
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.schema import Message
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     NO_AUTHORISATION,
@@ -31,7 +31,7 @@ from kbroker.server.api_policy import (
     Versions,
 )
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.handlers import api_versions
+from kbroker.server.handlers.cluster import api_versions
 from kbroker.server.requests import CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.session import Session

@@ -12,14 +12,14 @@ from threading import Event, Thread, get_ident
 import pytest
 
 from kbroker.ports import Deferred
-from kbroker.protocol.any_magic import iter_any_batches
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.any_magic import iter_any_batches
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.replication.fetch import ANSWER_BYTES
+from kbroker.replication.reads.fetch import ANSWER_BYTES
 from kbroker.server.down_conversion import COPIES, share_of
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.replication.world import World, batch, fetch_request, partitions_of
-from tests.server.handlers.test_fetch import conversion_of
+from tests.server.handlers.records.test_fetch import conversion_of
 from tests.sim.offload import HeldOffload
 
 LIMIT = 1 << 20

@@ -14,10 +14,10 @@ import pytest
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, response_class
-from kbroker.protocol.codec import decode, encode, part_size
+from kbroker.protocol.codecs.codec import decode, encode, part_size
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
-from kbroker.protocol.schema import Message
 from kbroker.server.handlers import all_handlers
 from kbroker.server.session import Session
 from kbroker.testing import EmbeddedBroker

@@ -14,7 +14,8 @@ from kbroker.client.node_api_versions import NodeApiVersions
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.forwarded_client import client_of
 from kbroker.protocol.framing import (
@@ -22,12 +23,11 @@ from kbroker.protocol.framing import (
     encode_request_frame,
     encode_response_frame,
 )
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.cluster import EnvelopeRequest, EnvelopeResponse
-from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.coordinators.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.schema import Message
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import (
     EVERY_LISTENER,
@@ -39,7 +39,7 @@ from kbroker.server.api_policy import (
 )
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.forwarding import ENVELOPE_BYTES, Forwarder, LocalForwarder, RequestForwarder
-from kbroker.server.handlers.topics import create_topics_error
+from kbroker.server.handlers.topics.topics import create_topics_error
 from kbroker.server.requests import (
     LARGE_REQUEST_BYTES,
     CloseConnection,
@@ -50,7 +50,7 @@ from kbroker.server.requests import (
 )
 from kbroker.server.services import NodeServices, Services
 from kbroker.server.session import Session
-from kbroker.settings.network import NetworkConfig
+from kbroker.settings.views.network import NetworkConfig
 from tests.server.garbage import found_by_collector
 from tests.server.slices import Sliced
 

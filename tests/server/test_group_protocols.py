@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupDescribeRequest,
     StreamsGroupHeartbeatRequest,
 )
-from kbroker.protocol.schema import Message
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.runtime.key_hash import partition_of
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.protocol.messages.admin.topics import CreatePartitionsRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import CreatePartitionsRequest
-from kbroker.protocol.schema import Message
 from kbroker.testing import EmbeddedBroker
 from tests.clients.adapters import wait_until
 from tests.e2e.wire import call

@@ -11,12 +11,12 @@ import pytest
 
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicPartition
-from kbroker.node import broker_role as broker_module
+from kbroker.node.broker import broker_role as broker_module
 from kbroker.node.node import Broker
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.replication.appends.append import PartitionAppendResult
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.embedded import EmbeddedBroker

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse

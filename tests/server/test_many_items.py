@@ -12,23 +12,26 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.pieces import PIECE_ITEMS
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.configs import ListConfigResourcesRequest
+from kbroker.protocol.messages.admin.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    DescribeLogDirsRequest,
+)
+from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.configs import ListConfigResourcesRequest
-from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
-from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
-from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.groups import ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.coordinators.share_groups import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsResponse,
 )
-from kbroker.protocol.messages.share_state import WriteShareGroupStateRequest
-from kbroker.protocol.messages.topics import DeleteRecordsRequest
-from kbroker.protocol.pieces import PIECE_ITEMS
+from kbroker.protocol.messages.coordinators.share_state import WriteShareGroupStateRequest
+from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.share_partition_state import StateWrite
-from kbroker.server.handlers.log_dirs import _altered
-from kbroker.server.handlers.share_groups import NUMBERS_PER_STEP, _each_group_once
-from kbroker.server.handlers.share_state import BATCHES_PER_STEP
+from kbroker.server.handlers.groups.share_groups import NUMBERS_PER_STEP, _each_group_once
+from kbroker.server.handlers.groups.share_state import BATCHES_PER_STEP
+from kbroker.server.handlers.topics.log_dirs import _altered
 from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
 from tests.replication.world import TOPIC, World, batch

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller.configs import ALTERED, Alteration, Alterations
-from kbroker.controller.configs import Outcome as Altered
+from kbroker.controller.configs.configs import ALTERED, Alteration, Alterations
+from kbroker.controller.configs.configs import Outcome as Altered
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.configs import (
+    AlterConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kbroker.protocol.messages.configs import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from tests.server.slices import MANY, Sliced, begin
 
 
@@ -74,7 +77,7 @@ def count_alterations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(name)
         return Alteration(name, *rest)
 
-    monkeypatch.setattr("kbroker.server.handlers.alter_configs.Alteration", alteration)
+    monkeypatch.setattr("kbroker.server.handlers.configs.alter_configs.Alteration", alteration)
     return seen
 
 

@@ -11,7 +11,7 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,

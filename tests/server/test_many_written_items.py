@@ -13,9 +13,12 @@ import pytest
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import LeaveGroupRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
-from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, TxnOffsetCommitRequest
+from kbroker.protocol.messages.coordinators.groups import LeaveGroupRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.coordinators.transactions import (
+    AddPartitionsToTxnRequest,
+    TxnOffsetCommitRequest,
+)
 from kbroker.server.requests import RequestContext
 from kbroker.server.slicing.large_requests import FREED_ITEMS
 from kbroker.server.slicing.sliced import CHEAP_ITEMS

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
-from kbroker.protocol.messages.offsets import OffsetFetchRequest
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorRequest, ListGroupsRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.transactions import (
     EndTxnRequest,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from kbroker.protocol.schema import Message
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 

@@ -12,14 +12,14 @@ import pytest
 
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Field, Message, Struct
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
-from kbroker.protocol.messages.configs import DescribeConfigsRequest
-from kbroker.protocol.messages.log_dirs import AlterReplicaLogDirsRequest
+from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.admin.log_dirs import AlterReplicaLogDirsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.protocol.schema import Field, Message, Struct
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.api_handler import REFUSED_ITEMS, ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions

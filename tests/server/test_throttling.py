@@ -10,20 +10,26 @@ import pytest
 from kbroker.metadata.image import QuotaEntity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, response_class
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codecs.codec import decode, encode
+from kbroker.protocol.codecs.schema import Message, Request
 from kbroker.protocol.errors import ErrorCode, MalformedRequest
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.coordinators.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.coordinators.share_groups import (
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+from kbroker.protocol.messages.coordinators.transactions import (
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.messages.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from kbroker.protocol.schema import Message, Request
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Quota, Versions
 from kbroker.server.dispatch import Dispatcher
-from kbroker.server.handlers.fetch import limit_fetch
+from kbroker.server.handlers.records.fetch import limit_fetch
 from kbroker.server.quotas.client_quotas import ClientQuotas
 from kbroker.server.requests import Outcome, PendingResponse, RequestContext, WrittenResponse
 from kbroker.server.services import Services

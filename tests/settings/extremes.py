@@ -12,7 +12,7 @@ from itertools import combinations, product
 from random import Random
 from typing import Final
 
-from kbroker.settings.keys import ConfigKey, ConfigType
+from kbroker.settings.tables.keys import ConfigKey, ConfigType
 
 _BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
 

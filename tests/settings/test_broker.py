@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.model import StartupError
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from kbroker.settings.network import NetworkConfig
 from kbroker.settings.properties import parse_properties
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.network import NetworkConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def test_typed_getters() -> None:
 
 
 def test_every_default_can_be_read() -> None:
-    from kbroker.settings.table import BROKER_KEYS
+    from kbroker.settings.tables.table import BROKER_KEYS
 
     broker = BrokerConfig.load(None)
     for name in BROKER_KEYS:

@@ -14,7 +14,7 @@ from kbroker.settings.describe import (
     describe_topic,
     select,
 )
-from kbroker.settings.keys import ConfigSource
+from kbroker.settings.tables.keys import ConfigSource
 
 S = ConfigSource
 NO_DYNAMIC = DynamicConfigs()

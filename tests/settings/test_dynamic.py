@@ -1,5 +1,5 @@
 """Which settings of brokers may be altered while they run, and what they come to. What Kafka allows
-is in the facts; through the wire it is in tests/node/test_dynamic_config.py.
+is in the facts; through the wire it is in tests/node/broker/test_dynamic_config.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kbroker.settings.dynamic import (
     is_accepted,
     is_security_key,
 )
-from kbroker.settings.keys import ConfigError
-from kbroker.settings.table import BROKER_KEYS
+from kbroker.settings.tables.keys import ConfigError
+from kbroker.settings.tables.table import BROKER_KEYS
 from scripts import configuration_table
 
 DATA = Path(__file__).parents[1] / "data" / "kafka"

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs, validate_group_configs
-from kbroker.settings.keys import ConfigError
+from kbroker.settings.tables.keys import ConfigError
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 INTERVAL = "consumer.assignment.interval.ms"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ConfigError
 from kbroker.settings.rules import (
     LEADER,
     LEAST_METADATA_SEGMENT_BYTES,
@@ -15,6 +14,7 @@ from kbroker.settings.rules import (
     roll_jitter_ms,
     roll_ms,
 )
+from kbroker.settings.tables.keys import ConfigError
 
 HOUR_MS = 3_600_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.keys import ConfigError
+from kbroker.settings.tables.keys import ConfigError
 from kbroker.settings.topic_configs import validate_topic_configs
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
+from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
 from kbroker.settings.warnings import warnings_for
 
 

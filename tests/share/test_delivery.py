@@ -12,7 +12,7 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace, StateFound
 from kbroker.replication.manager import ReplicaManager
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.delivery import Delivery, Failures, ReadLimits
 from kbroker.share.partitions import OpenSharePartition, SharePartitions
 from kbroker.share.persister import SharePersister

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.replication.offsets import ListedOffset
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from tests.sim.timers import START_MS, SimTimers
 

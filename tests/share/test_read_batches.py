@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.control_records import ControlType
-from kbroker.protocol.records import Record
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.control_records import ControlType
+from kbroker.protocol.batches.records import Record
 from kbroker.share.acquisition import Acquired
 from kbroker.share.read_batches import Readable, ReadBatches
 

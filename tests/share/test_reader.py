@@ -13,15 +13,18 @@ from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
+from kbroker.protocol.messages.coordinators.share_groups import (
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateWrite
-from kbroker.replication.fetch import FREE_BYTES, SHORT_WAIT_MS
+from kbroker.replication.reads.fetch import FREE_BYTES, SHORT_WAIT_MS
 from kbroker.replication.time_slices import STEP_ITEMS, FairSlices
-from kbroker.server.handlers.share_fetch import handle_share_fetch
+from kbroker.server.handlers.groups.share_fetch import handle_share_fetch
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import WATCH_BYTES, ShareReader

@@ -18,13 +18,13 @@ from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinato
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import iter_records
 from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.offsets import ListedOffset
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions

@@ -12,18 +12,21 @@ import pytest
 
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Request
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import ShareAcknowledgeRequest, ShareFetchRequest
-from kbroker.protocol.schema import Request
+from kbroker.protocol.messages.coordinators.share_groups import (
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+)
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import STEP_ITEMS
-from kbroker.server.handlers.share_fetch import HANDLERS
+from kbroker.server.handlers.groups.share_fetch import HANDLERS
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.session import Session
 from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share import reader
 from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister

@@ -16,7 +16,7 @@ from typing import Any
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.lifecycle import BrokerLifecycle, BrokerState, LifecycleCore
 from kbroker.broker.node_to_controller import ActiveController, NodeToController
-from kbroker.broker.remote_controller_channel import RemoteControllerChannel
+from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
 from kbroker.client.channel.channel import Channel
 from kbroker.client.channel.streams import Stream, StreamReceiver
 from kbroker.client.cluster_view import BrokerAddress
@@ -26,8 +26,10 @@ from kbroker.metadata.image import BrokerRegistration, Endpoint
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import RequestHeader
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
@@ -35,9 +37,7 @@ from kbroker.protocol.messages.cluster import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.schema import Request, Response
-from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.quorum.formatting.bootstrap import default_bootstrap_records
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from tests.sim.process import SimProcess

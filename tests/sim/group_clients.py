@@ -11,9 +11,9 @@ from typing import Any
 from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
 from kbroker.replication.time_slices import FairSlices
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.observed import in_flux, plain
 from tests.coordinator.simulation import Context, MemoryLog
 from tests.sim.timers import SimTimers

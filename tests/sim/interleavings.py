@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.batches.batch_header import BatchHeader
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.appends.append import PartitionAppendResult
 from kbroker.replication.partition import Partition
 from kbroker.replication.role import Role
 from tests.coordinator.group.consumers import Consumer

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.log.state.flush import Flush
+from kbroker.quorum.disk.snapshots import Snapshot, read_snapshot
+from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter
-from kbroker.quorum.snapshots import Snapshot, read_snapshot
-from kbroker.quorum.storage import QuorumStorage, metadata_log_config
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter
 from kbroker.settings.broker import BrokerConfig
 from tests.sim.disk import SimDisk
 from tests.sim.quorum_mirror import LogMirror, StoredSnapshot

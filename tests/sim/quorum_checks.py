@@ -25,7 +25,7 @@ from kbroker.quorum.raft.effects import (
     Respond,
     Send,
 )
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 from tests.sim.process import SimProcess
 from tests.sim.quorum_mirror import LogBatch, LogMirror
 from tests.sim.quorum_replica import Check, Proposal, SimReplica, Step

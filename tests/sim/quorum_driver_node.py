@@ -23,6 +23,7 @@ from kbroker.protocol.apis import ApiKey, valid_versions
 from kbroker.protocol.framing import RequestHeader
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.quorum import FetchSnapshotRequest
+from kbroker.quorum.disk.snapshots import build_snapshot, write_snapshot
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.quorum.effect_executor import Event
 from kbroker.quorum.raft.control import QuorumConfiguration
@@ -37,9 +38,8 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID
 from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.voter_set import Voter, VoterSet
+from kbroker.quorum.raft.voters.voter_set import Voter, VoterSet
 from kbroker.quorum.raft_transport import RaftTransport
-from kbroker.quorum.snapshots import build_snapshot, write_snapshot
 from tests.sim.mirrored_storage import ROOT, MirroredStorage
 from tests.sim.node_disks import DiskProcess, DiskThread, NodeDisks
 from tests.sim.quorum_mirror import Batches, LogMirror

@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from kbroker.quorum.disk.snapshots import parse_snapshot
 from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.raft_log import RaftLog
-from kbroker.quorum.snapshots import parse_snapshot
 from tests.sim.disk import SimDisk
 from tests.sim.quorum_mirror import Batches, LogBatch, LogMirror, StoredSnapshot
 

@@ -8,13 +8,13 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbroker.protocol.batch_header import check_crc, iter_batches
+from kbroker.protocol.batches.batch_header import check_crc, iter_batches
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import iter_records
+from kbroker.quorum.disk.snapshots import Snapshot
 from kbroker.quorum.raft.control import QuorumConfiguration, control_records
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.voter_set import VoterSet
-from kbroker.quorum.snapshots import Snapshot
+from kbroker.quorum.raft.voters.voter_set import VoterSet
 
 
 class LogBatch(NamedTuple):

@@ -16,15 +16,15 @@ from functools import partial
 from unittest import mock
 
 from kbroker.log.storage import files
-from kbroker.quorum import quorum_state_file
+from kbroker.quorum.disk import quorum_state_file
 from kbroker.quorum.log_effects import LogEffects
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Effect, PersistState
 from kbroker.quorum.raft.fetch_service import FetchService
-from kbroker.quorum.raft.leader_state import LeaderState
 from kbroker.quorum.raft.log_writer import LogWriter
 from kbroker.quorum.raft.offsets import OffsetAndEpoch
-from kbroker.quorum.raft.quorum_state import QuorumState
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.states.leader_state import LeaderState
+from kbroker.quorum.raft.states.quorum_state import QuorumState
 from kbroker.quorum.state_machine_feed import StateMachineFeed
 
 Mutant = Callable[[], AbstractContextManager[object]]

@@ -14,7 +14,7 @@ from typing import NamedTuple, assert_never
 
 from kbroker.model import Uuid
 from kbroker.protocol.apis import valid_versions
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -24,6 +24,7 @@ from kbroker.protocol.messages.quorum import (
     VoteRequest,
 )
 from kbroker.quorum.core_start import start_core
+from kbroker.quorum.disk.snapshots import build_snapshot
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
 from kbroker.quorum.raft.effects import (
     AppendBatches,
@@ -48,8 +49,7 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
-from kbroker.quorum.raft.voter_set import VoterSet
-from kbroker.quorum.snapshots import build_snapshot
+from kbroker.quorum.raft.voters.voter_set import VoterSet
 from tests.sim.disk import Crashed
 from tests.sim.process import SimProcess
 from tests.sim.quorum_log import QuorumLog

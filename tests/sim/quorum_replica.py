@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kbroker.model import Uuid
 from kbroker.quorum.raft.effects import Effect, RaftRequest, RaftResponse
 from kbroker.quorum.raft.node import RaftNode
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 from tests.sim.disk import SimDisk
 from tests.sim.process import SimProcess
 from tests.sim.quorum_mirror import LogMirror

@@ -18,12 +18,12 @@ from kbroker.protocol.messages.quorum import (
     DescribeQuorumRequest,
     RemoveRaftVoterRequest,
 )
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import Effect, RaftResponse
 from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
 from tests.sim.faults import Faults, FaultyNode
 from tests.sim.node_disks import NodeDisks
 from tests.sim.quorum_checks import Ledger

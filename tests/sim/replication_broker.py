@@ -14,7 +14,7 @@ from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.hosted_replicas import HostedReplicas
 from kbroker.broker.live_brokers import LiveBrokers
 from kbroker.broker.metadata_cache import MetadataCache
-from kbroker.controller.broker_heartbeat import HeartbeatReply
+from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.cut import Cut
@@ -22,7 +22,7 @@ from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred, to_deferred
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
@@ -31,19 +31,19 @@ from kbroker.protocol.messages.cluster import (
 )
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.fetchers import ReplicaFetcher, ReplicaFetchers
-from kbroker.replication.follower import Follower
-from kbroker.replication.follower_log import FollowerLogs
-from kbroker.replication.follower_session import FetchLimits
-from kbroker.replication.isr import IsrPorts
-from kbroker.replication.isr_changes import IsrChanges, IsrChangeSender
+from kbroker.replication.appends.append import PartitionAppendResult
+from kbroker.replication.followers.fetchers import ReplicaFetcher, ReplicaFetchers
+from kbroker.replication.followers.follower import Follower
+from kbroker.replication.followers.follower_log import FollowerLogs
+from kbroker.replication.followers.follower_session import FetchLimits
+from kbroker.replication.leaders.isr import IsrPorts
+from kbroker.replication.leaders.isr_changes import IsrChanges, IsrChangeSender
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.offsets import ListedOffset, Steps
 from kbroker.replication.partition import Partition
+from kbroker.replication.reads.offsets import ListedOffset, Steps
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfigs
+from kbroker.settings.views.log_config import LogConfigs
 from tests.sim.disk import SimDisk
 from tests.sim.node_disks import DiskProcess, NodeDisks
 from tests.sim.offload import DelayedOffload, always, run_inline

@@ -15,13 +15,13 @@ from kbroker.metadata.image import MetadataImage, PartitionImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.quorum.bootstrap import default_bootstrap_records
+from kbroker.quorum.formatting.bootstrap import default_bootstrap_records
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from tests.sim.process import SimProcess

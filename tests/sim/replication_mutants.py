@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from unittest import mock
 
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.replication import follower, partition_read
-from kbroker.replication.followed_partition import Effect, FollowedPartition, Truncation
-from kbroker.replication.isr import InSyncReplicas, IsrProposal
+from kbroker.replication.followers import follower
+from kbroker.replication.followers.followed_partition import Effect, FollowedPartition, Truncation
+from kbroker.replication.leaders.isr import InSyncReplicas, IsrProposal
+from kbroker.replication.leaders.replica_log import ReplicaLog
 from kbroker.replication.partition import Partition
-from kbroker.replication.replica_log import ReplicaLog
+from kbroker.replication.reads import partition_read
 
 Mutant = Callable[[], AbstractContextManager[object]]
 

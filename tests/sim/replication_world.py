@@ -20,7 +20,7 @@ from random import Random
 from kbroker.log.results import Refused
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import KafkaError
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.appends.append import PartitionAppendResult
 from tests.sim.faults import Faults, FaultyNode
 from tests.sim.network import Conditions
 from tests.sim.node_disks import NodeDisks

@@ -10,10 +10,10 @@ from typing import cast
 
 from kbroker.client.channel.streams import Stream
 from kbroker.protocol.apis import APIS, ApiKey, request_class, valid_versions
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.framing import RequestHeader, decode_request_header, encode_response_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
-from kbroker.protocol.schema import Request, Response
 
 Serve = Callable[["ServerConnection", RequestHeader, Request], None]
 """Called with each request, which it answers by `ServerConnection.answer`, now or later."""

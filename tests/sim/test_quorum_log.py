@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.quorum.disk.snapshots import build_snapshot
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
 from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.voter_set import Voter, VoterSet
-from kbroker.quorum.snapshots import build_snapshot
+from kbroker.quorum.raft.voters.voter_set import Voter, VoterSet
 from tests.sim.disk import SimDisk
 from tests.sim.quorum_log import QuorumLog
 from tests.sim.quorum_mirror import Batches

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication import test_follower, test_isr
-from tests.replication.followers import FollowerWorld
+from tests.replication.follower_world import FollowerWorld
+from tests.replication.followers import test_follower
+from tests.replication.leaders import test_isr
 from tests.sim.replication_mutants import DECIDED_MUTANTS, MUTANTS
 from tests.sim.replication_world import ReplicationWorld, run_seed
 from tests.sim.simulation import SimulationFailure

@@ -13,7 +13,7 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.replication.append import PartitionAppendResult
+from kbroker.replication.appends.append import PartitionAppendResult
 from kbroker.replication.role import Role
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember

@@ -31,29 +31,29 @@ from kbroker.metadata.loader import MetadataLoader
 from kbroker.metadata.publisher import Publisher
 from kbroker.metadata.records import decode_record
 from kbroker.model import TopicPartition, Uuid
-from kbroker.node.coordinators import build_group_coordinator
+from kbroker.node.broker.coordinators import build_group_coordinator
 from kbroker.ports import Deferred, OffloadFactory, to_deferred
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerHeartbeatRequest,
 )
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest
-from kbroker.quorum.bootstrap import default_bootstrap_records
-from kbroker.replication.append import PartitionAppendResult
-from kbroker.replication.isr import IsrPorts
-from kbroker.replication.isr_changes import RETRY_MS, IsrChanges
+from kbroker.quorum.formatting.bootstrap import default_bootstrap_records
+from kbroker.replication.appends.append import PartitionAppendResult
+from kbroker.replication.leaders.isr import IsrPorts
+from kbroker.replication.leaders.isr_changes import RETRY_MS, IsrChanges
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.replication.role import Role
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from kbroker.settings.log_config import LogConfigs
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.log_config import LogConfigs
 from tests.replication.world import partitions_of, record_bytes
 from tests.sim.offload import always, run_inline
 from tests.sim.timers import SimTimers

@@ -15,9 +15,10 @@ from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.writer import ShardWriter
 from kbroker.coordinator.transaction import completion, markers
 from kbroker.ports import Deferred
-from kbroker.protocol import control_records
+from kbroker.protocol.batches import control_records
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication import append, isr
+from kbroker.replication.appends import append
+from kbroker.replication.leaders import isr
 from tests.sim.replication_mutants import (
     committed_instead_of_maximal_isr,
     epoch_check_skipped,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import Cell, show
+from kbroker.cli.console.output import Cell, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 from kbroker.cli.cluster.description import describe_cluster
 from kbroker.cli.cluster.log_dirs import described_log_dirs
 from kbroker.cli.cluster.quorum import described_quorum
-from kbroker.cli.output import counted, note, show
+from kbroker.cli.console.output import counted, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.output import Cell, show
+from kbroker.cli.console.output import Cell, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
-    from kbroker.protocol.messages.log_dirs import DescribeLogDirsResponse
+    from kbroker.protocol.messages.admin.log_dirs import DescribeLogDirsResponse
 
     Directory = DescribeLogDirsResponse.DescribeLogDirsResult
 
@@ -72,7 +72,10 @@ async def described_log_dirs(
 ) -> list[Directory]:
     """The directories of a broker. topics: None for all. Raises KafkaError."""
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+    from kbroker.protocol.messages.admin.log_dirs import (
+        DescribeLogDirsRequest,
+        DescribeLogDirsResponse,
+    )
 
     wanted = None
     if topics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from kbroker.cli.output import Cell, note, show
+from kbroker.cli.console.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
 
 if TYPE_CHECKING:

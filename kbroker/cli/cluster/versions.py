@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kbroker.cli.output import Cell, show
+from kbroker.cli.console.output import Cell, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
 
 API_VERSIONS_EPILOG = """

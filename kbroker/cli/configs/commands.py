@@ -18,7 +18,7 @@ from kbroker.cli.configs.resources import (
     pairs_to_changes,
     resource_names,
 )
-from kbroker.cli.output import Cell, note, report, report_failures, show
+from kbroker.cli.console.output import Cell, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,

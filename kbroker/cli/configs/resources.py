@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kbroker.cli.output import Cell
+from kbroker.cli.console.output import Cell
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
-    from kbroker.protocol.messages.configs import DescribeConfigsResponse
-    from kbroker.settings.keys import ResourceType
+    from kbroker.protocol.messages.admin.configs import DescribeConfigsResponse
+    from kbroker.settings.tables.keys import ResourceType
 
     Described = DescribeConfigsResponse.DescribeConfigsResult
 
@@ -36,7 +36,7 @@ class Kind(StrEnum):
     @property
     def resource_type(self) -> ResourceType:
         """The code in requests."""
-        from kbroker.settings.keys import ResourceType
+        from kbroker.settings.tables.keys import ResourceType
 
         return ResourceType[self.name]
 
@@ -80,7 +80,7 @@ def _node(kind: Kind, name: str) -> int | None:
 async def resource_names(client: Client, kind: Kind) -> list[str]:
     """The names of a kind that have settings, or could have some."""
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.configs import (
+    from kbroker.protocol.messages.admin.configs import (
         ListConfigResourcesRequest,
         ListConfigResourcesResponse,
     )
@@ -103,7 +103,10 @@ async def described_configs(
 ) -> list[Described]:
     """One result per name, in their order. keys: which; none for all. Raises KafkaError."""
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
+    from kbroker.protocol.messages.admin.configs import (
+        DescribeConfigsRequest,
+        DescribeConfigsResponse,
+    )
 
     by_node: dict[int | None, list[str]] = {}
     for name in dict.fromkeys(names):
@@ -145,7 +148,7 @@ async def change_configs(
     what concerns the request as a whole.
     """
     from kbroker.protocol.errors import ErrorCode, KafkaError
-    from kbroker.protocol.messages.configs import (
+    from kbroker.protocol.messages.admin.configs import (
         IncrementalAlterConfigsRequest,
         IncrementalAlterConfigsResponse,
     )
@@ -189,7 +192,7 @@ def _about(kind: Kind, name: str, message: str | None) -> str:
 
 def config_value(text: str | None, config_type: int) -> Cell:
     """The value with its JSON type; text where the broker does not say which type it is."""
-    from kbroker.settings.keys import ConfigType
+    from kbroker.settings.tables.keys import ConfigType
 
     if text is None:
         return None
@@ -212,7 +215,7 @@ def config_rows(
     """A row per setting. column: of the resource's name. every: not only those that were set for
     the resource itself.
     """
-    from kbroker.settings.keys import ConfigSource
+    from kbroker.settings.tables.keys import ConfigSource
 
     return [
         {
@@ -229,7 +232,7 @@ def config_rows(
 
 def _own_sources(result: Described) -> Collection[str]:
     """Where the settings of a resource itself come from."""
-    from kbroker.settings.keys import ResourceType
+    from kbroker.settings.tables.keys import ResourceType
 
     if result.resource_type == ResourceType.BROKER:
         own = ("DYNAMIC_BROKER_CONFIG", "STATIC_BROKER_CONFIG")

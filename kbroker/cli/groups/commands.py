@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kbroker.cli.console.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.groups.descriptions import DESCRIBE_EPILOG, describe
 from kbroker.cli.groups.lag import LAG_EPILOG, lag
 from kbroker.cli.groups.listing import listed_groups
@@ -17,7 +18,6 @@ from kbroker.cli.groups.resets import EPILOG as RESET_EPILOG
 from kbroker.cli.groups.resets import reset_offsets, write_offsets
 from kbroker.cli.groups.share import delete_share_offsets, is_share_group
 from kbroker.cli.groups.translation import TRANSLATE_EPILOG, translate
-from kbroker.cli.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -114,7 +114,10 @@ async def _delete(
 ) -> tuple[list[dict[str, Cell]], list[Exception]]:
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import KafkaError
-    from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
+    from kbroker.protocol.messages.coordinators.groups import (
+        DeleteGroupsRequest,
+        DeleteGroupsResponse,
+    )
 
     deleted: list[dict[str, Cell]] = []
     failures: list[Exception] = []
@@ -162,7 +165,10 @@ def delete_offsets(
 
 async def _delete_offsets(bootstrap: str, name: str, topics: list[str]) -> None:
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+    from kbroker.protocol.messages.coordinators.offsets import (
+        OffsetDeleteRequest,
+        OffsetDeleteResponse,
+    )
 
     async with connect(bootstrap) as client:
         if await client.retry(lambda: is_share_group(client, name)):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kbroker.cli.console.output import Cell, note, show
+from kbroker.cli.console.partitions import offsets_at
 from kbroker.cli.groups.offsets import committed_offsets
 from kbroker.cli.groups.share import SharePartition, share_partitions
 from kbroker.cli.groups.views import GroupView, group_view
-from kbroker.cli.output import Cell, note, show
-from kbroker.cli.partitions import offsets_at
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
 if TYPE_CHECKING:

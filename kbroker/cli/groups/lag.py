@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from kbroker.cli.console.output import Cell, note, report_failures, show
 from kbroker.cli.groups.descriptions import partition_rows
 from kbroker.cli.groups.listing import listed_groups
 from kbroker.cli.groups.views import group_view
-from kbroker.cli.output import Cell, note, report_failures, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
 LAG_EPILOG = """

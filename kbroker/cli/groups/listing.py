@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import Cell
+from kbroker.cli.console.output import Cell
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 async def listed_groups(client: Client) -> list[dict[str, Cell]]:
     """A row per group: group, state, protocol and type."""
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+    from kbroker.protocol.messages.coordinators.groups import ListGroupsRequest, ListGroupsResponse
 
     rows: list[dict[str, Cell]] = []
     await client.metadata([])

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kbroker.cli.console.output import Cell, note, show
 from kbroker.cli.groups.views import GroupView, group_view
-from kbroker.cli.output import Cell, note, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
 MEMBERS_EPILOG = """

@@ -15,7 +15,10 @@ async def committed_offsets(client: Client, name: str) -> dict[TopicPartition, i
     """All committed offsets of a group."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+    from kbroker.protocol.messages.coordinators.offsets import (
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+    )
 
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None)]

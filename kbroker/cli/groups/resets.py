@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kbroker.cli.groups.offsets import group_offsets
-from kbroker.cli.groups.share import alter_share_offsets, is_share_group
-from kbroker.cli.output import Cell, note, show
-from kbroker.cli.partitions import (
+from kbroker.cli.console.output import Cell, note, show
+from kbroker.cli.console.partitions import (
     ChosenPartitions,
     chosen_partitions,
     existing_partitions,
     offsets_at,
     read_offsets,
 )
+from kbroker.cli.groups.offsets import group_offsets
+from kbroker.cli.groups.share import alter_share_offsets, is_share_group
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, moment, not_empty, run
 from kbroker.settings.durations import duration_ms
 
@@ -237,7 +237,10 @@ async def _new_offsets(
 async def _commit(client: Client, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     from kbroker.client.cluster import check, group_by_topic
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+    from kbroker.protocol.messages.coordinators.offsets import (
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+    )
 
     request = OffsetCommitRequest(
         group_id=name,

@@ -33,7 +33,7 @@ async def share_partitions(client: Client, name: str) -> dict[TopicPartition, Sh
     """Every partition that has a share-partition state."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.share_groups import (
+    from kbroker.protocol.messages.coordinators.share_groups import (
         DescribeShareGroupOffsetsRequest,
         DescribeShareGroupOffsetsResponse,
     )
@@ -61,7 +61,7 @@ async def alter_share_offsets(
     """Set the start offsets of a group without members, which need not exist yet."""
     from kbroker.client.cluster import check, group_by_topic
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.share_groups import (
+    from kbroker.protocol.messages.coordinators.share_groups import (
         AlterShareGroupOffsetsRequest,
         AlterShareGroupOffsetsResponse,
     )
@@ -92,7 +92,7 @@ async def alter_share_offsets(
 async def delete_share_offsets(client: Client, name: str, topics: Sequence[str]) -> None:
     """Delete the states of topics of a group without members."""
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.share_groups import (
+    from kbroker.protocol.messages.coordinators.share_groups import (
         DeleteShareGroupOffsetsRequest,
         DeleteShareGroupOffsetsResponse,
     )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeResponse
-    from kbroker.protocol.messages.groups import DescribeGroupsResponse
-    from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
-    from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeResponse
+    from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupDescribeResponse
+    from kbroker.protocol.messages.coordinators.groups import DescribeGroupsResponse
+    from kbroker.protocol.messages.coordinators.share_groups import ShareGroupDescribeResponse
+    from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupDescribeResponse
 
 
 class MemberView(NamedTuple):
@@ -38,7 +38,10 @@ async def group_view(client: Client, name: str) -> GroupView:
     """Raises KafkaError, GROUP_ID_NOT_FOUND for a group of no type."""
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
-    from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
+    from kbroker.protocol.messages.coordinators.groups import (
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+    )
 
     share = await described_share_group(client, name)
     if share is not None:
@@ -63,7 +66,7 @@ async def described_share_group(
     """The share group of this name; None if there is none."""
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode, KafkaError
-    from kbroker.protocol.messages.share_groups import (
+    from kbroker.protocol.messages.coordinators.share_groups import (
         ShareGroupDescribeRequest,
         ShareGroupDescribeResponse,
     )
@@ -110,7 +113,7 @@ def _classic_member(
     """is_consumer: whether the assignment is that of a consumer, and can be read."""
     from kbroker.client.group import decode_versioned
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+    from kbroker.protocol.messages.coordinators.consumer_protocol import ConsumerProtocolAssignment
 
     partitions: list[TopicPartition] = []
     if is_consumer and member.member_assignment:
@@ -128,7 +131,7 @@ def _classic_member(
 async def _consumer_view(client: Client, name: str) -> GroupView | None:
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
-    from kbroker.protocol.messages.consumer_groups import (
+    from kbroker.protocol.messages.coordinators.consumer_groups import (
         ConsumerGroupDescribeRequest,
         ConsumerGroupDescribeResponse,
     )
@@ -155,7 +158,7 @@ def _consumer_member(member: ConsumerGroupDescribeResponse.Member) -> MemberView
 async def _streams_view(client: Client, name: str) -> GroupView | None:
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import ErrorCode
-    from kbroker.protocol.messages.streams_groups import (
+    from kbroker.protocol.messages.coordinators.streams_groups import (
         StreamsGroupDescribeRequest,
         StreamsGroupDescribeResponse,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kbroker.cli.client_properties import BOOTSTRAP_SERVERS
+from kbroker.cli.console.client_properties import BOOTSTRAP_SERVERS
 from kbroker.cli.profiles.store import Profiles
 
 PROFILE_VARIABLE: Final = "KBROKER_PROFILE"

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from kbroker.cli.client_properties import BOOTSTRAP_SERVERS
-from kbroker.cli.output import Cell, report, show
+from kbroker.cli.console.client_properties import BOOTSTRAP_SERVERS
+from kbroker.cli.console.output import Cell, report, show
 from kbroker.cli.profiles.store import (
     Profile,
     Profiles,
@@ -75,7 +75,7 @@ def _changed(
     """With what the options say. Raises BadParameter, and StartupError for properties that the
     client refuses.
     """
-    from kbroker.cli.client_properties import ClientProperties
+    from kbroker.cli.console.client_properties import ClientProperties
     from kbroker.client.bootstrap_servers import parse_bootstrap
 
     given = key_values(pairs, "-X")

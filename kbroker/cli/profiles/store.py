@@ -81,7 +81,7 @@ def read_client_properties(path: Path | None) -> dict[str, str]:
     """A file of Kafka's client properties, with what its `config.providers` stand for; none without
     a file. Raises StartupError.
     """
-    from kbroker.cli.config_providers import resolve
+    from kbroker.cli.console.config_providers import resolve
     from kbroker.settings.properties import read_properties
 
     if path is None:

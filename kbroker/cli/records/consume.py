@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.option_groups import with_groups
-from kbroker.cli.output import Progress, note, progress
+from kbroker.cli.console.option_groups import with_groups
+from kbroker.cli.console.output import Progress, note, progress
 from kbroker.cli.records.formats import FORMAT_EPILOG, Printing
 from kbroker.cli.records.offset_ranges import RANGE_EPILOG, OffsetRange
 from kbroker.cli.records.source import (

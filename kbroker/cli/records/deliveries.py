@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import Progress
+from kbroker.cli.console.output import Progress
 
 if TYPE_CHECKING:
     import asyncio

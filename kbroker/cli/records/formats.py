@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kbroker.cli.moments import shown_ms
-from kbroker.cli.output import text_or_base64
+from kbroker.cli.console.moments import shown_ms
+from kbroker.cli.console.output import text_or_base64
 from kbroker.cli.session import Json
 from kbroker.model import StartupError
 

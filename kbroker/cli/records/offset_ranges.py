@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kbroker.cli.moments import moment_ms
-from kbroker.cli.output import note
-from kbroker.cli.partitions import offsets_at
+from kbroker.cli.console.moments import moment_ms
+from kbroker.cli.console.output import note
+from kbroker.cli.console.partitions import offsets_at
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kbroker.cli.output import Cell, note, progress, show
+from kbroker.cli.console.output import Cell, note, progress, show
 from kbroker.cli.records import perf_lines
 from kbroker.cli.records.produce import AcksOption, CompressionOption, producer_config
 from kbroker.cli.session import (
@@ -301,7 +301,7 @@ async def _next_value(consumer: Consumer) -> bytes | None:
 
 async def _create_if_missing(client: Client, topic: str) -> None:
     from kbroker.protocol.errors import ErrorCode, KafkaError
-    from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+    from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
     (found,) = (await client.metadata([topic])).topics
     if found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

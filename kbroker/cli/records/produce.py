@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kbroker.cli.output import Progress, counted, note, progress
+from kbroker.cli.console.output import Progress, counted, note, progress
 from kbroker.cli.records.deliveries import Deliveries
 from kbroker.cli.records.lines import Headers, Input, compile_input, parse_line
 from kbroker.cli.session import (
@@ -31,7 +31,7 @@ from kbroker.cli.session import (
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
-    from kbroker.cli.client_properties import ClientProperties
+    from kbroker.cli.console.client_properties import ClientProperties
     from kbroker.client.producer import Producer, ProducerConfig
 
 EPILOG = """
@@ -173,7 +173,7 @@ def producer_config(
 ) -> ProducerConfig:
     """The properties, and over them the options. given: properties instead of the command's."""
     from kbroker.client.producer import ProducerConfig
-    from kbroker.protocol.compression import Compression
+    from kbroker.protocol.batches.compression import Compression
 
     config = (given or properties()).producer(ProducerConfig())
     if compression is not None:

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 import typer
 
-from kbroker.cli.client_properties import ISOLATION_LEVEL
-from kbroker.cli.option_groups import with_groups
-from kbroker.cli.output import Cell, counted, note, report, show
+from kbroker.cli.console.client_properties import ISOLATION_LEVEL
+from kbroker.cli.console.option_groups import with_groups
+from kbroker.cli.console.output import Cell, counted, note, report, show
 from kbroker.cli.records.offset_ranges import RANGE_EPILOG
 from kbroker.cli.records.produce import CompressionOption
 from kbroker.cli.records.query import QUERY_EPILOG, QueryOptions

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
-from kbroker.cli.client_properties import (
+from kbroker.cli.console.client_properties import (
     BOOTSTRAP_SERVERS,
     TRANSACTION_TIMEOUT,
     ClientProperties,
 )
-from kbroker.cli.output import counted, progress
+from kbroker.cli.console.output import counted, progress
 from kbroker.cli.records.deliveries import Deliveries
 from kbroker.cli.records.produce import Codec, producer_config
 from kbroker.cli.records.query import MatchingRecords, Query

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from kbroker.cli.option_groups import with_groups
-from kbroker.cli.output import counted, note, progress
+from kbroker.cli.console.option_groups import with_groups
+from kbroker.cli.console.output import counted, note, progress
 from kbroker.cli.records.formats import FORMAT_EPILOG, Printing
 from kbroker.cli.records.query import QUERY_EPILOG, MatchingRecords, Query, QueryOptions
 from kbroker.cli.records.source import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from kbroker.cli.output import note
-from kbroker.cli.partitions import ChosenPartitions, chosen_partitions
+from kbroker.cli.console.output import note
+from kbroker.cli.console.partitions import ChosenPartitions, chosen_partitions
 from kbroker.cli.records.offset_ranges import (
     BEGINNING,
     END,

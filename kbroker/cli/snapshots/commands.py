@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kbroker.cli.output import Cell, counted, note, progress, report, show
+from kbroker.cli.console.output import Cell, counted, note, progress, report, show
 from kbroker.cli.records.produce import CompressionOption
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -27,7 +27,7 @@ from kbroker.cli.session import (
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
-    from kbroker.cli.output import Progress
+    from kbroker.cli.console.output import Progress
     from kbroker.cli.snapshots.restoring import CheckedSnapshot, Restoring
     from kbroker.log.tools.snapshot_manifest import SnapshotManifest
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import Cell, Progress, counted
+from kbroker.cli.console.output import Cell, Progress, counted
 from kbroker.cli.records.deliveries import Deliveries
 from kbroker.cli.records.produce import Codec, producer_config
 from kbroker.client.consumer import ConsumedRecord
 from kbroker.client.producer import ACKS_ALL, Producer
-from kbroker.protocol.records import Record
+from kbroker.protocol.batches.records import Record
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kbroker.cli.configs.resources import Kind, described_configs
-from kbroker.cli.output import Progress, counted
+from kbroker.cli.console.output import Progress, counted
 from kbroker.cli.session import connect
 from kbroker.client.cluster import (
     EARLIEST_TIMESTAMP,
@@ -23,11 +23,11 @@ from kbroker.client.cluster import (
 from kbroker.log.tools.snapshot_manifest import PartitionSnapshot, SnapshotManifest
 from kbroker.log.tools.snapshot_writer import PartitionWriter, SnapshotWriter
 from kbroker.model import StartupError, TopicPartition, Uuid, uuid_to_string
-from kbroker.protocol.any_magic import check_any_crc, iter_any_batches
-from kbroker.protocol.compression import Buffer
+from kbroker.protocol.batches.any_magic import check_any_crc, iter_any_batches
+from kbroker.protocol.batches.compression import Buffer
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.settings.keys import ConfigSource
+from kbroker.settings.tables.keys import ConfigSource
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client

@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from kbroker.cli.output import progress
-from kbroker.cli.partitions import ChosenPartitions
+from kbroker.cli.console.output import progress
+from kbroker.cli.console.partitions import ChosenPartitions
 from kbroker.cli.records.produce import Codec
 from kbroker.cli.records.source import (
     FROM_THE_BEGINNING,
@@ -27,8 +27,8 @@ from kbroker.client.consumer import ConsumedRecord
 from kbroker.log.tools.snapshot_manifest import SnapshotManifest
 from kbroker.log.tools.snapshot_reader import PartitionContent, check_partition, visible_records
 from kbroker.model import StartupError
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import Record
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from kbroker.cli.output import Progress
+from kbroker.cli.console.output import Progress
 from kbroker.log.storage import names
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, read_topic_id
@@ -24,11 +24,11 @@ from kbroker.log.tools.snapshot_writer import SnapshotWriter
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.model import InvariantError, StartupError, TopicPartition, uuid_to_string
-from kbroker.protocol.any_magic import check_any_crc
+from kbroker.protocol.batches.any_magic import check_any_crc
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import iter_records
-from kbroker.quorum.meta_properties import DirectoryProperties, read_meta_properties
-from kbroker.quorum.snapshots import list_snapshots, read_snapshot
+from kbroker.quorum.disk.meta_properties import DirectoryProperties, read_meta_properties
+from kbroker.quorum.disk.snapshots import list_snapshots, read_snapshot
 
 METADATA_FOLDER: Final = f"{names.CLUSTER_METADATA}-0"
 

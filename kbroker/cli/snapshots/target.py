@@ -17,11 +17,11 @@ from kbroker.cli.configs.resources import (
     change_configs,
     described_configs,
 )
-from kbroker.cli.output import counted, note
+from kbroker.cli.console.output import counted, note
 from kbroker.client.cluster import LATEST_TIMESTAMP
 from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client

@@ -11,7 +11,7 @@ import typer
 
 from kbroker.cli.configs.commands import Append, DryRun, Subtract, apply_changes
 from kbroker.cli.configs.resources import Kind, pairs_to_changes
-from kbroker.cli.output import Cell, counted, note, report, report_failures, show
+from kbroker.cli.console.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     INT16_MAX,
@@ -42,8 +42,8 @@ from kbroker.cli.topics.offsets import (
 )
 
 if TYPE_CHECKING:
+    from kbroker.protocol.messages.admin.topics import CreateTopicsResponse, DeleteTopicsResponse
     from kbroker.protocol.messages.metadata import MetadataResponse
-    from kbroker.protocol.messages.topics import CreateTopicsResponse, DeleteTopicsResponse
 
 EPILOG = """
 \b
@@ -134,7 +134,7 @@ async def _create(
     replication_factor: int,
     settings: dict[str, str],
 ) -> CreateTopicsResponse:
-    from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
+    from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
     request = CreateTopicsRequest(
         topics=[
@@ -287,7 +287,10 @@ class _Grown(NamedTuple):
 async def _add_partitions(
     bootstrap: str, names: list[str], partitions: int | None, add: int | None, dry_run: bool
 ) -> tuple[list[_Grown], list[Exception]]:
-    from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsResponse
+    from kbroker.protocol.messages.admin.topics import (
+        CreatePartitionsRequest,
+        CreatePartitionsResponse,
+    )
 
     present: dict[str, int] = {}
     grown: list[_Grown] = []
@@ -357,7 +360,7 @@ def delete(
 
 
 async def _delete(bootstrap: str, names: list[str]) -> DeleteTopicsResponse:
-    from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+    from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest, DeleteTopicsResponse
 
     request = DeleteTopicsRequest(
         topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kbroker.cli.configs.resources import Kind, config_rows, described_configs
-from kbroker.cli.output import Cell, show
+from kbroker.cli.console.output import Cell, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from kbroker.cli.output import Cell, note, report, report_failures, show
-from kbroker.cli.partitions import (
+from kbroker.cli.console.output import Cell, note, report, report_failures, show
+from kbroker.cli.console.partitions import (
     ChosenPartitions,
     chosen_partitions,
     existing_partitions,
@@ -235,7 +235,7 @@ async def _delete(
 ) -> tuple[list[dict[str, Cell]], list[Exception]]:
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import KafkaError
-    from kbroker.protocol.messages.topics import DeleteRecordsRequest, DeleteRecordsResponse
+    from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest, DeleteRecordsResponse
 
     done: list[dict[str, Cell]] = []
     failures: list[Exception] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.output import Cell, show
+from kbroker.cli.console.output import Cell, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     INT64_MAX,
@@ -21,7 +21,7 @@ from kbroker.cli.transactions.hanging import ABORT_EPILOG, FIND_EPILOG, abort, f
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
-    from kbroker.protocol.messages.transactions import DescribeTransactionsResponse
+    from kbroker.protocol.messages.coordinators.transactions import DescribeTransactionsResponse
 
     Described = DescribeTransactionsResponse.TransactionState
 
@@ -78,7 +78,7 @@ async def _list(
     bootstrap: str, states: list[str], longer_than: int, pattern: str | None
 ) -> list[dict[str, Cell]]:
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.transactions import (
+    from kbroker.protocol.messages.coordinators.transactions import (
         ListTransactionsRequest,
         ListTransactionsResponse,
     )
@@ -170,7 +170,7 @@ async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
 async def describe_one(client: Client, name: str) -> Described:
     """One transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND for one."""
     from kbroker.client.cluster import TRANSACTION_COORDINATOR, check
-    from kbroker.protocol.messages.transactions import (
+    from kbroker.protocol.messages.coordinators.transactions import (
         DescribeTransactionsRequest,
         DescribeTransactionsResponse,
     )

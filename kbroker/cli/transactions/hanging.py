@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from kbroker.cli.output import Cell, report, show
+from kbroker.cli.console.output import Cell, report, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
     INT16_MAX,
@@ -31,7 +31,7 @@ from kbroker.model import StartupError
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.transactions import DescribeProducersResponse
+    from kbroker.protocol.messages.coordinators.transactions import DescribeProducersResponse
 
     ProducerState = DescribeProducersResponse.ProducerState
 
@@ -138,7 +138,7 @@ async def _find(
 async def producers_of(client: Client, place: TopicPartition) -> list[ProducerState]:
     """The producer states of a partition, from its leader."""
     from kbroker.client.cluster import check
-    from kbroker.protocol.messages.transactions import (
+    from kbroker.protocol.messages.coordinators.transactions import (
         DescribeProducersRequest,
         DescribeProducersResponse,
     )
@@ -164,7 +164,7 @@ async def _known_partitions(
     """The partitions of transactions that coordinators know of, by producer id."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.transactions import (
+    from kbroker.protocol.messages.coordinators.transactions import (
         DescribeTransactionsRequest,
         DescribeTransactionsResponse,
         ListTransactionsRequest,
@@ -247,7 +247,7 @@ async def _abort(
     """Returns the producer id."""
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
-    from kbroker.protocol.messages.transactions import (
+    from kbroker.protocol.messages.coordinators.transactions import (
         WriteTxnMarkersRequest,
         WriteTxnMarkersResponse,
     )

@@ -17,8 +17,8 @@ from kbroker.client.cluster_view import BrokerAddress
 from kbroker.client.node_api_versions import NodeApiVersions
 from kbroker.ports import Deferred, Random, Timers
 from kbroker.protocol.apis import response_class
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 

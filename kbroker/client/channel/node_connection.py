@@ -28,9 +28,9 @@ from kbroker.client.node_api_versions import (
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
-from kbroker.protocol.schema import Request, Response
 
 
 class ConnectionState(Enum):

@@ -13,7 +13,7 @@ from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import ListGroupsResponse
+from kbroker.protocol.messages.coordinators.groups import ListGroupsResponse
 
 
 class EpochGroup(Protocol):

@@ -16,14 +16,14 @@ from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.model import TopicIdPartition, Uuid
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue, Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     LeaveGroupRequest,
     ListGroupsResponse,
     SyncGroupRequest,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue, Message
 
 NO_MEMBER_EPOCH: Final = -1
 """The generation or member epoch of a commit by a client that is in no group."""

@@ -49,7 +49,7 @@ from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )

@@ -23,7 +23,7 @@ from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,

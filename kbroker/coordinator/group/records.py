@@ -1,5 +1,5 @@
 """Keys and values of `__consumer_offsets`, as Kafka 4.3.1 writes them. Declarations:
-protocol/messages/group_records.
+protocol/messages/stored/group_records.
 
 A key is int16 record type and body, a value is int16 version and body; a null value deletes. Types
 0 and 1 are committed offsets (0 is read, never written), 2 is a classic group, 3 to 8 and 16 are
@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.protocol.codec import decode, decoder_of
+from kbroker.protocol.codecs.codec import decode, decoder_of
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -37,7 +38,7 @@ from kbroker.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.messages.share_group_records import (
+from kbroker.protocol.messages.stored.share_group_records import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,
@@ -51,7 +52,7 @@ from kbroker.protocol.messages.share_group_records import (
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
 )
-from kbroker.protocol.messages.streams_group_records import (
+from kbroker.protocol.messages.stored.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataKey,
@@ -65,7 +66,6 @@ from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupTopologyKey,
     StreamsGroupTopologyValue,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 OFFSET_COMMIT_VERSION: Final = 4
 EXPIRING_OFFSET_COMMIT_VERSION: Final = 1

@@ -42,14 +42,15 @@ from kbroker.coordinator.topics import ClusterTopics
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import StartupError
 from kbroker.ports import Deferred, Timers, gather
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsResponse,
@@ -63,11 +64,10 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
-from kbroker.protocol.schema import Message
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group.shard import GroupShard, ShardSettings

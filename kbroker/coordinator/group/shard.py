@@ -42,22 +42,22 @@ from kbroker.coordinator.runtime.result import (
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.schema import CoordinatorKey, Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     LeaveGroupRequest,
     ListGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.protocol.schema import CoordinatorKey, Message
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
 """From this OffsetCommit on a member of an unknown group is told so; before, its generation is

@@ -29,8 +29,9 @@ from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import ZERO_UUID, TopicIdPartition, Uuid
 from kbroker.ports import Deferred, Timers, gather
+from kbroker.protocol.codecs.pieces import PIECE_ITEMS
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsRequest,
@@ -41,7 +42,6 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.protocol.share_partition_state import UNINITIALIZED
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus, S
 from kbroker.log_lines import shown
 from kbroker.ports import Timers
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import iter_records
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from kbroker.protocol.codec import encode
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.codecs.codec import encode
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 
 _INT16: Final = struct.Struct(">h")
 _PREFIXES: Final = tuple(_INT16.pack(number) for number in range(64))

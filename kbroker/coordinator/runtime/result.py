@@ -14,8 +14,8 @@ from typing import Generic, NamedTuple, TypeVar
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.schema import Message
 
 R_co = TypeVar("R_co", covariant=True)
 

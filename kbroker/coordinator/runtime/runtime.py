@@ -35,7 +35,7 @@ from kbroker.coordinator.runtime.uncommitted import Uncommitted
 from kbroker.coordinator.runtime.writer import ShardWriter
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)

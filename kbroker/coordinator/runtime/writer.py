@@ -19,9 +19,9 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_batch
 from kbroker.coordinator.runtime.uncommitted import Write
 from kbroker.log_lines import shown
 from kbroker.ports import Deferred, Timers
-from kbroker.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)

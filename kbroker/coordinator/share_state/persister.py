@@ -3,7 +3,7 @@
 
 Errors that pass - the coordinator's topic is being created or loaded, or moves to another broker -
 are retried. `ShareStates` is the coordinator of this broker (`service`), or in a cluster the
-coordinators of all brokers (`broker/remote_share_states`).
+coordinators of all brokers (`broker/remote/remote_share_states`).
 """
 
 from __future__ import annotations

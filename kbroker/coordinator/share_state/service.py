@@ -23,7 +23,7 @@ from kbroker.coordinator.share_state.shard import ShareStateShard, ShareTopics, 
 from kbroker.coordinator.topics import ClusterTopic
 from kbroker.model import TopicIdPartition, TopicPartition, Uuid, uuid_from_string, uuid_to_string
 from kbroker.ports import Deferred, TimerHandle, Timers, gather
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
 

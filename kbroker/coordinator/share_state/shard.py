@@ -16,15 +16,15 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Results
 from kbroker.coordinator.share_state.combination import combine, combine_changed
 from kbroker.model import Uuid
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.share_records import (
+from kbroker.protocol.messages.stored.share_records import (
     ShareSnapshotKey,
     ShareSnapshotValue,
     ShareUpdateKey,
     ShareUpdateValue,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 from kbroker.protocol.share_partition_state import (
     UNINITIALIZED,
     UNKNOWN_COUNT,

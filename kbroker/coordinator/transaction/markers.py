@@ -2,8 +2,8 @@
 and the way to the partitions.
 
 `MarkerRouter` writes the markers of partitions that this broker leads. Those of other leaders go
-through the port `OtherLeaders` (`broker/remote_markers`: WriteTxnMarkers), which a node that is its
-whole cluster does without.
+through the port `OtherLeaders` (`broker/remote/remote_markers`: WriteTxnMarkers), which a node that
+is its whole cluster does without.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.coordinator.runtime.coordinator_log import AppendOutcome, Coordinat
 from kbroker.coordinator.runtime.result import OutgoingRequest, Results
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Timers, gather, gather_by_key
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 MARKER_TIMEOUT_MS: Final = 30_000

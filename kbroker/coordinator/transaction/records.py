@@ -1,7 +1,7 @@
 """A transactional id as a value, and its record in `__transaction_state` as Kafka 4.3.1 writes it.
 
-Declarations: protocol/messages/transaction_records. Value version 0 belongs to transaction.version
-0, value version 1 to all later ones.
+Declarations: protocol/messages/stored/transaction_records. Value version 0 belongs to
+transaction.version 0, value version 1 to all later ones.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Final, NamedTuple
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.model import TopicPartition
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
+from kbroker.protocol.messages.stored.transaction_records import (
+    TransactionLogKey,
+    TransactionLogValue,
+)
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1

@@ -39,7 +39,7 @@ from kbroker.metadata.patterns import CHARACTERS_PER_TURN, matcher
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,

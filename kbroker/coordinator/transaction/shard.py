@@ -50,8 +50,11 @@ from kbroker.coordinator.transaction.records import (
 from kbroker.coordinator.transaction.state import ENDING, TRANSITIONS, TransactionState
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.transaction_records import TransactionLogKey
-from kbroker.protocol.messages.transactions import EndTxnResponse, InitProducerIdResponse
+from kbroker.protocol.messages.coordinators.transactions import (
+    EndTxnResponse,
+    InitProducerIdResponse,
+)
+from kbroker.protocol.messages.stored.transaction_records import TransactionLogKey
 
 R = TypeVar("R")
 

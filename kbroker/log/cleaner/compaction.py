@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.storage.index_entries import AbortedTransaction
-from kbroker.protocol.batch_builder import build_batch, replace_records
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
-from kbroker.protocol.compression import Compression, decompress
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.batch_builder import build_batch, replace_records
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, BatchHeader
+from kbroker.protocol.batches.compression import Compression, decompress
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import StoredRecord, append_varint, iter_records, scan_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import StoredRecord, append_varint, iter_records, scan_records
-from kbroker.settings.log_config import MAX_UNPACKED_BYTES
+from kbroker.settings.views.log_config import MAX_UNPACKED_BYTES
 
 Buffer = bytes | bytearray | memoryview
 

@@ -13,7 +13,7 @@ from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.network import MAP_SHARE, MEMORY_LIMIT
+from kbroker.settings.views.network import MAP_SHARE, MEMORY_LIMIT
 
 
 class Account(Protocol):

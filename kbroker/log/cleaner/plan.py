@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NO_LAG_LIMIT: Final = (1 << 63) - 1
 

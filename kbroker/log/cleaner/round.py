@@ -31,9 +31,9 @@ from kbroker.log.storage.files import LogFile, set_modified_ns
 from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
-from kbroker.protocol.any_magic import check_any_crc, iter_any_records, read_any_header
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.any_magic import check_any_crc, iter_any_records, read_any_header
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import (
     LENGTH_FIELD,
     LENGTH_OVERHEAD,
     MAGIC,
@@ -42,7 +42,7 @@ from kbroker.protocol.batch_header import (
     read_batch_header,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 T = TypeVar("T")
 

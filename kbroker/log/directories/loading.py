@@ -27,7 +27,7 @@ from kbroker.log.storage.files import create_file, list_directory, read_file, sy
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import NO_BROKER_EPOCH, TopicPartition
 from kbroker.ports import ThreadPools
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 

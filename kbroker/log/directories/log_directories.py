@@ -35,7 +35,7 @@ from kbroker.model import (
 from kbroker.ports import ThreadPools
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 

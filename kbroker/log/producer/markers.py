@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kbroker.protocol.batch_header import CONTROL_FLAG, LENGTH_OVERHEAD, BatchHeader
-from kbroker.protocol.control_records import ControlType, control_type, marker_coordinator_epoch
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import CONTROL_FLAG, LENGTH_OVERHEAD, BatchHeader
+from kbroker.protocol.batches.control_records import (
+    ControlType,
+    control_type,
+    marker_coordinator_epoch,
+)
+from kbroker.protocol.batches.records import iter_records
 
 Marker = tuple[ControlType, int]
 """An end-of-transaction marker: abort or commit, coordinator epoch."""

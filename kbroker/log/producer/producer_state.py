@@ -13,9 +13,14 @@ from typing import Final, NamedTuple
 
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import CONTROL_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
-from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.batch_header import (
+    CONTROL_FLAG,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.control_records import ControlType
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 REMEMBERED_BATCHES: Final = 5

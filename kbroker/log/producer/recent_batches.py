@@ -14,7 +14,7 @@ from typing import Final
 from kbroker.log.producer.producer_state import REMEMBERED_BATCHES, ProducerStateManager
 from kbroker.log.storage.files import LogFile
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_batch_header
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, BatchHeader, read_batch_header
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 RECALL_BYTES: Final = 1 << 20

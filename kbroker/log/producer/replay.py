@@ -13,7 +13,7 @@ from kbroker.log.producer.producer_state import (
 from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import AppendOrigin
-from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.batches.batch_header import BatchHeader
 
 
 def check_producers(

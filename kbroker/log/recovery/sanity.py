@@ -13,8 +13,8 @@ from kbroker.log.storage.index import OFFSET_ENTRY_BYTES
 from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.any_magic import read_any_header
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, BatchHeader
+from kbroker.protocol.batches.any_magic import read_any_header
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.errors import KafkaError
 
 MAX_CHECKED: Final = 1_000

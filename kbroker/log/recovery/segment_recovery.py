@@ -27,8 +27,8 @@ from kbroker.log.storage.files import (
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP
 from kbroker.log.storage.segment import Segment
-from kbroker.protocol.any_magic import check_any_crc, read_any_header
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batches.batch_header import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
     CONTROL_FLAG,
@@ -38,7 +38,7 @@ from kbroker.protocol.batch_header import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.checksum import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
 from kbroker.model import InvariantError, TopicPartition, Uuid
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NOT_ON_DISK: Final = -1
 

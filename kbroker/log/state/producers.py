@@ -10,7 +10,7 @@ from kbroker.log.producer.replay import replay_producer
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.model import InvariantError
-from kbroker.protocol.batch_header import MAGIC
+from kbroker.protocol.batches.batch_header import MAGIC
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 

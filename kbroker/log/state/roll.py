@@ -19,7 +19,7 @@ from kbroker.log.storage.files import LogDirectoryError, atomic_write
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.validator import ValidatedBatches
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 
 class Roll(WorkerJob):

@@ -8,10 +8,10 @@ from typing import Final
 from kbroker.log.storage.files import (
     LogFile,
 )
-from kbroker.protocol.any_magic import read_any_header
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, LENGTH_OVERHEAD, BatchHeader
+from kbroker.protocol.batches.any_magic import read_any_header
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, LENGTH_OVERHEAD, BatchHeader
+from kbroker.protocol.batches.legacy_records import is_legacy
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.legacy_records import is_legacy
 
 READ_CHUNK_BYTES: Final = 1024 * 1024
 

@@ -24,10 +24,10 @@ from kbroker.log.storage.index import (
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment_file import SegmentFile
 from kbroker.log.storage.transaction_index import TransactionIndex
-from kbroker.protocol.any_magic import check_any_crc, read_any_header
-from kbroker.protocol.batch_header import MAGIC
+from kbroker.protocol.batches.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batches.batch_header import MAGIC
 from kbroker.protocol.errors import KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 

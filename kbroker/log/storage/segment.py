@@ -15,8 +15,8 @@ from kbroker.log.storage.index import IndexTrim
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.indexed_segment import NO_TIMESTAMP, IndexedSegment
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.protocol.batch_header import LENGTH_OVERHEAD, BatchHeader
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_header import LENGTH_OVERHEAD, BatchHeader
+from kbroker.settings.views.log_config import LogConfig
 
 
 class Segment(IndexedSegment):

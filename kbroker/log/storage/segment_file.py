@@ -15,16 +15,16 @@ from kbroker.log.storage.files import (
     modified_ms,
 )
 from kbroker.log.storage.open_files import LoadedIndexes, OpenFiles
-from kbroker.protocol.any_magic import read_any_header
-from kbroker.protocol.batch_header import (
+from kbroker.protocol.batches.any_magic import read_any_header
+from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     SCAN_FIELDS,
 )
+from kbroker.protocol.batches.legacy_records import is_legacy
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.legacy_records import is_legacy
 
 SCAN_CHUNK_BYTES: Final = 8 * 1024
 """One read of headers: covers the default index interval and the batch behind it."""

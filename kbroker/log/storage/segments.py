@@ -22,7 +22,7 @@ from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.model import InvariantError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 
 class Segments:

@@ -20,22 +20,31 @@ from kbroker.log.storage.index import (
     TimeIndex,
 )
 from kbroker.log.storage.transaction_index import TransactionIndex
-from kbroker.protocol.any_magic import check_any_crc, read_any_header
-from kbroker.protocol.batch_header import BATCH_OVERHEAD, LENGTH_OVERHEAD, MAGIC, BatchHeader
-from kbroker.protocol.codec import decode
-from kbroker.protocol.control_records import ControlType, control_type, marker_coordinator_epoch
+from kbroker.protocol.batches.any_magic import check_any_crc, read_any_header
+from kbroker.protocol.batches.batch_header import (
+    BATCH_OVERHEAD,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+)
+from kbroker.protocol.batches.control_records import (
+    ControlType,
+    control_type,
+    marker_coordinator_epoch,
+)
+from kbroker.protocol.batches.legacy_records import iter_unpacked, read_message
+from kbroker.protocol.batches.records import Record, iter_records
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.message_json import json_text, to_json
+from kbroker.protocol.codecs.schema import Data
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.protocol.legacy_records import iter_unpacked, read_message
-from kbroker.protocol.message_json import json_text, to_json
-from kbroker.protocol.messages.control_records import (
+from kbroker.protocol.messages.stored.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from kbroker.protocol.records import Record, iter_records
-from kbroker.protocol.schema import Data
 
 RecordText = Callable[[Record], str]
 """How key and value of a data record are shown, beginning with a blank if not empty."""

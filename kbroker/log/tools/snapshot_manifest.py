@@ -18,7 +18,7 @@ from typing import Any, Final
 from kbroker.log.storage.files import LogDirectoryError, is_directory, read_file
 from kbroker.log.storage.names import LOG, offset_name
 from kbroker.model import StartupError
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.checksum import crc32c
 
 MANIFEST: Final = "snapshot.json"
 FORMAT: Final = "kbroker-topic-snapshot"

@@ -17,11 +17,11 @@ from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.files import LogDirectoryError, exists, file_size
 from kbroker.log.tools.snapshot_manifest import PartitionSnapshot, SnapshotError, SnapshotManifest
 from kbroker.log.tools.snapshot_segments import scan_segment
-from kbroker.protocol.any_magic import iter_any_records
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.any_magic import iter_any_records
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import Record, iter_records
 
 NEVER: Final = (1 << 63) - 1
 

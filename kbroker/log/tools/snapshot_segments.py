@@ -13,9 +13,9 @@ from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.files import list_directory, written_bytes
 from kbroker.log.tools.snapshot_manifest import PartitionSnapshot, SnapshotError
 from kbroker.log.tools.snapshot_writer import PartitionWriter
-from kbroker.protocol.any_magic import check_any_crc
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.any_magic import check_any_crc
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.checksum import crc32c
 
 Visit = Callable[[BatchHeader, memoryview], None]
 """Called with every sound batch, in order."""

@@ -30,7 +30,7 @@ from kbroker.log.tools.snapshot_manifest import (
     SnapshotFile,
     SnapshotManifest,
 )
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.checksum import crc32c
 
 SEGMENT_BYTES: Final = 1 << 30
 COPY_CHUNK_BYTES: Final = 1 << 20

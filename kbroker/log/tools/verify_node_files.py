@@ -14,10 +14,10 @@ from kbroker.log.storage.files import LogDirectoryError, read_file
 from kbroker.log.tools.dump import DumpError, batches_of
 from kbroker.log.tools.findings import Finding, Problem, Progress
 from kbroker.model import StartupError, uuid_from_string
-from kbroker.protocol.batch_header import check_crc
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.batch_header import check_crc
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import iter_records
 from kbroker.settings.properties import parse_properties
 
 META_PROPERTIES: Final = "meta.properties"

@@ -29,7 +29,7 @@ from kbroker.log.tools.verify_node_files import (
 )
 from kbroker.log.tools.verify_segment import SegmentCheck
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import BatchHeader
+from kbroker.protocol.batches.batch_header import BatchHeader
 from kbroker.protocol.errors import KafkaError
 
 _FOREVER_MS: Final = 1 << 62

@@ -22,8 +22,8 @@ from kbroker.log.storage.index import (
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET, AbortedTransaction
 from kbroker.log.storage.transaction_index import TransactionIndex
 from kbroker.log.tools.dump import DumpError, batches_of
-from kbroker.protocol.any_magic import check_any_crc, iter_any_records
-from kbroker.protocol.batch_header import MAGIC, BatchHeader
+from kbroker.protocol.batches.any_magic import check_any_crc, iter_any_records
+from kbroker.protocol.batches.batch_header import MAGIC, BatchHeader
 from kbroker.protocol.errors import KafkaError
 
 Wrong = tuple[Path, str]

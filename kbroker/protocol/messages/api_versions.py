@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.protocol.schema import (
+from kbroker.protocol.codecs.schema import (
     Request,
     Response,
     Struct,

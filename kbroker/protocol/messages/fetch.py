@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.model import Uuid
-from kbroker.protocol.schema import (
+from kbroker.protocol.codecs.schema import (
     Records,
     Request,
     Response,

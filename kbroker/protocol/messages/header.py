@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.protocol.schema import Header, int16, int32, string
+from kbroker.protocol.codecs.schema import Header, int16, int32, string
 
 
 class RequestHeader(Header, versions="1-2", flexible="2+"):

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from kbroker.protocol import codec
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.control_records import ControlType, control_key, control_type
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.control_records import ControlType, control_key, control_type
+from kbroker.protocol.batches.records import Record, iter_records
+from kbroker.protocol.codecs import codec
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.messages.control_records import (
+from kbroker.protocol.messages.stored.control_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from kbroker.protocol.records import Record, iter_records
-from kbroker.protocol.schema import Message
-from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint, endpoint_fields
+from kbroker.quorum.raft.voters.voter_set import Voter, VoterEndpoint, endpoint_fields
 
 
 class QuorumConfiguration(msgspec.Struct, frozen=True):

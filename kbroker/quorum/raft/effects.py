@@ -17,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.control_records import ControlType
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
@@ -38,7 +39,6 @@ from kbroker.protocol.messages.quorum import (
     VoteRequest,
     VoteResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey
 
 UNKNOWN_ID: Final = -1
 """No leader is known, or no vote was given."""

@@ -8,24 +8,24 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import Respond
 from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH, UNKNOWN_ID
-from kbroker.quorum.raft.epoch_states import (
+from kbroker.quorum.raft.leadership import Leadership
+from kbroker.quorum.raft.offsets import OffsetAndEpoch
+from kbroker.quorum.raft.requests.messages import (
+    leader_view,
+    metadata_partition,
+    vote_request,
+    vote_response,
+)
+from kbroker.quorum.raft.requests.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.states.epoch_states import (
     Candidate,
     Follower,
     Prospective,
     Unattached,
     can_grant_vote,
 )
-from kbroker.quorum.raft.leadership import Leadership
-from kbroker.quorum.raft.messages import (
-    leader_view,
-    metadata_partition,
-    vote_request,
-    vote_response,
-)
-from kbroker.quorum.raft.offsets import OffsetAndEpoch
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey
 
 
 class Elections:

@@ -18,9 +18,9 @@ from kbroker.protocol.messages.quorum import (
     FetchSnapshotResponse,
 )
 from kbroker.quorum.raft.effects import ReadRecords, ReadSnapshot, Respond
-from kbroker.quorum.raft.epoch_states import Leader
-from kbroker.quorum.raft.leader_state import ReplicaState
-from kbroker.quorum.raft.messages import (
+from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
+from kbroker.quorum.raft.raft_log import PositionKind
+from kbroker.quorum.raft.requests.messages import (
     METADATA_PARTITION,
     fetch_partition,
     fetch_response,
@@ -30,10 +30,10 @@ from kbroker.quorum.raft.messages import (
     refused_partitions,
     snapshot_partition,
 )
-from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.raft_log import PositionKind
-from kbroker.quorum.raft.voter_set import ReplicaKey, endpoint_fields
+from kbroker.quorum.raft.states.epoch_states import Leader
+from kbroker.quorum.raft.states.leader_state import ReplicaState
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, endpoint_fields
 
 REPLICA_STATE_VERSION = 15
 """From this version on a Fetch names its replica in ReplicaState."""

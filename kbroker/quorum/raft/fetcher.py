@@ -16,17 +16,17 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotResponse
 from kbroker.quorum.raft.control import QuorumConfiguration
 from kbroker.quorum.raft.effects import Destination, FinishSnapshot, WriteSnapshotPart
-from kbroker.quorum.raft.epoch_states import Candidate, Follower, Leader, Unattached
 from kbroker.quorum.raft.log_writer import LogWriter
-from kbroker.quorum.raft.messages import (
+from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
+from kbroker.quorum.raft.requests.messages import (
     fetch_request,
     fetch_snapshot_request,
     fetched_partition,
     fetched_snapshot_partition,
 )
-from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.requests.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.states.epoch_states import Candidate, Follower, Leader, Unattached
+from kbroker.quorum.raft.states.quorum_state import QuorumState
 
 
 class Download(msgspec.Struct):

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from kbroker.model import InvariantError
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.control_records import ControlType
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import (
     BeginQuorumEpochRequest,
@@ -16,22 +17,21 @@ from kbroker.protocol.messages.quorum import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
 )
-from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.control import QuorumConfiguration, leader_change
 from kbroker.quorum.raft.effects import Respond
 from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH, UNKNOWN_ID
-from kbroker.quorum.raft.epoch_states import Follower, Leader, Resigned
 from kbroker.quorum.raft.log_writer import LogWriter
-from kbroker.quorum.raft.messages import (
+from kbroker.quorum.raft.requests.messages import (
     begin_quorum_epoch_request,
     end_quorum_epoch_request,
     epoch_response,
     leader_view,
     metadata_partition,
 )
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import (
+from kbroker.quorum.raft.requests.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.states.epoch_states import Follower, Leader, Resigned
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import (
     EndpointFields,
     ReplicaKey,
     Voter,

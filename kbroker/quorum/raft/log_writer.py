@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbroker.protocol.batch_header import check_crc, iter_batches
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.batch_header import check_crc, iter_batches
+from kbroker.protocol.batches.control_records import ControlType
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.control import QuorumConfiguration
 from kbroker.quorum.raft.effects import (
     AppendBatches,
@@ -22,7 +22,7 @@ from kbroker.quorum.raft.effects import (
     Truncate,
 )
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.quorum_state import QuorumState
+from kbroker.quorum.raft.states.quorum_state import QuorumState
 
 
 class LogWriter:

@@ -35,7 +35,6 @@ from kbroker.protocol.messages.quorum import (
     VoteResponse,
 )
 from kbroker.quorum.raft.control import QuorumConfiguration
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import (
     Effect,
     RaftRequest,
@@ -44,7 +43,17 @@ from kbroker.quorum.raft.effects import (
 )
 from kbroker.quorum.raft.election_state import UNKNOWN_ID, ElectionState
 from kbroker.quorum.raft.elections import Elections
-from kbroker.quorum.raft.epoch_states import (
+from kbroker.quorum.raft.fetch_service import FetchService
+from kbroker.quorum.raft.fetcher import Fetcher
+from kbroker.quorum.raft.leadership import Leadership
+from kbroker.quorum.raft.log_writer import LogWriter
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.raft_config import RaftConfig
+from kbroker.quorum.raft.raft_log import RaftLog
+from kbroker.quorum.raft.requests.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.requests.response_view import ResponseView, view_response
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.states.epoch_states import (
     Candidate,
     EpochState,
     Follower,
@@ -53,16 +62,7 @@ from kbroker.quorum.raft.epoch_states import (
     Resigned,
     Unattached,
 )
-from kbroker.quorum.raft.fetch_service import FetchService
-from kbroker.quorum.raft.fetcher import Fetcher
-from kbroker.quorum.raft.leadership import Leadership
-from kbroker.quorum.raft.log_writer import LogWriter
-from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.raft_log import RaftLog
-from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.response_view import ResponseView, view_response
+from kbroker.quorum.raft.states.quorum_state import QuorumState
 from kbroker.quorum.raft.voter_changes import VoterChanges
 from kbroker.quorum.raft.voter_membership import VoterMembership
 

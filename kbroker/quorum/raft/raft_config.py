@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterEndpoint
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterEndpoint
 
 
 class RaftConfig(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from kbroker.model import ZERO_UUID, InvariantError
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.control_records import ControlType
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.quorum import (
@@ -27,13 +27,13 @@ from kbroker.protocol.messages.quorum import (
 )
 from kbroker.quorum.raft.control import QuorumConfiguration, voters_record
 from kbroker.quorum.raft.effects import Destination, Respond
-from kbroker.quorum.raft.epoch_states import Leader
 from kbroker.quorum.raft.fetch_service import FetchService
 from kbroker.quorum.raft.leadership import Leadership
-from kbroker.quorum.raft.messages import leader_view
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import (
+from kbroker.quorum.raft.requests.messages import leader_view
+from kbroker.quorum.raft.requests.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.states.epoch_states import Leader
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import (
     ReplicaKey,
     Voter,
     VoterEndpoint,

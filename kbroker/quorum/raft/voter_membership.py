@@ -16,10 +16,10 @@ from kbroker.protocol.messages.quorum import (
     RemoveRaftVoterRequest,
     UpdateRaftVoterRequest,
 )
-from kbroker.quorum.raft.epoch_states import Follower
-from kbroker.quorum.raft.quorum_state import QuorumState
-from kbroker.quorum.raft.request_manager import RequestManager, Sent
-from kbroker.quorum.raft.voter_set import SUPPORTED_KRAFT_VERSIONS, Voter, endpoint_fields
+from kbroker.quorum.raft.requests.request_manager import RequestManager, Sent
+from kbroker.quorum.raft.states.epoch_states import Follower
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import SUPPORTED_KRAFT_VERSIONS, Voter, endpoint_fields
 
 EXPECTED_ANSWERS: Final = frozenset(
     {

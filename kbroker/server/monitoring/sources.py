@@ -19,7 +19,7 @@ from kbroker.server.services import Services
 
 
 class LoopStalls(Protocol):
-    """How late the event loop came to its timers, in seconds (`node/stall_probe`)."""
+    """How late the event loop came to its timers, in seconds (`node/loop/stall_probe`)."""
 
     @property
     def stalls(self) -> Histogram:

@@ -7,8 +7,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from kbroker.broker.telemetry import Telemetry
-from kbroker.broker.telemetry_series import Sample
+from kbroker.broker.telemetry.telemetry import Telemetry
+from kbroker.broker.telemetry.telemetry_series import Sample
 from kbroker.server.monitoring.exposition import STEP_ROWS, Exposition, Row, labels
 
 PREFIX: Final = "kafka_server_client_metrics"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool

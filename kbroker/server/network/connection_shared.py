@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log_lines import LogThrottle
 from kbroker.ports import Timers
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
 from kbroker.server.network.descriptors import DescriptorBudget
 from kbroker.server.network.hang_ups import HangUpWatch
 from kbroker.server.network.limits import ConnectionLimits, PipelineBudget
@@ -57,7 +57,7 @@ class OpenConnection(Protocol):
 
 
 class RestingProbe(Protocol):
-    """Looks rarely at how late the loop is while the broker is at rest (`node/stall_probe`)."""
+    """Looks rarely at how late the loop of a broker at rest is (`node/loop/stall_probe`)."""
 
     @property
     def resting(self) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.protocol.codecs.primitives import read_unsigned_varint, skip_tagged_fields
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.protocol.framing import decode_request_header
-from kbroker.protocol.primitives import read_unsigned_varint, skip_tagged_fields
 
 PARTITION_BYTES: Final = 33
 """Of a request of small fields, for each partition or topic that a Produce may name: what one is in

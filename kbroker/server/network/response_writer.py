@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import termios
 
 from kbroker.log.storage.descriptor_reserve import OUT_OF_DESCRIPTORS
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
 from kbroker.server.network.descriptors import DescriptorBudget
 from kbroker.server.network.page_cache import PageCache
 

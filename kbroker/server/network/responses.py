@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from kbroker.protocol.codec import part_size
+from kbroker.protocol.codecs.codec import part_size
 from kbroker.server.network.answer_queue import AnswerQueue, Render
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.response_writer import ResponseWriter

@@ -20,10 +20,10 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kbroker.ports import Deferred
-from kbroker.protocol.codec import Part, decode_in_steps, encode_in_steps
+from kbroker.protocol.codecs.codec import Part, decode_in_steps, encode_in_steps
+from kbroker.protocol.codecs.pieces import merge, pieces
+from kbroker.protocol.codecs.schema import Binary, Message, Request, Struct
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.pieces import merge, pieces
-from kbroker.protocol.schema import Binary, Message, Request, Struct
 from kbroker.server.requests import (
     NoResponseError,
     Outcome,
@@ -35,7 +35,7 @@ from kbroker.server.requests import (
 from kbroker.server.requests import Steps as HandlerSteps
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division, count_items
-from kbroker.settings.network import RESPONSE_LIMIT
+from kbroker.settings.views.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
     from kbroker.replication.time_slices import FairSlices, SlicedWork

@@ -18,10 +18,10 @@ from heapq import merge
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kbroker.ports import Deferred, as_kafka_error
-from kbroker.protocol.schema import Message, Struct
+from kbroker.protocol.codecs.schema import Message, Struct
 from kbroker.server.requests import LARGE_REQUEST_BYTES
 from kbroker.server.slicing.large_requests import abandon
-from kbroker.settings.network import RESPONSE_LIMIT
+from kbroker.settings.views.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
     from kbroker.replication.time_slices import SlicedSteps, SlicedWork

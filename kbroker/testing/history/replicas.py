@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
 
 
 def replica_difference(logs: Mapping[str, bytes], high_watermark: int) -> str | None:

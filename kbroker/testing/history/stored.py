@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.control_records import ControlType, control_type
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import iter_records
 
 
 class Fate(Enum):

@@ -13,14 +13,14 @@ from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.client.channel.streams import Stream, StreamOpener, StreamReceiver
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.node.timers import LoopTimers
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.ports import Timers
 from kbroker.protocol.apis import ApiKey, valid_versions
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import RequestHeader
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.schema import Request, Response
 from tests.sim.network import SimNetwork
 from tests.sim.process import SimProcess
 from tests.sim.server import ServerConnection, api_versions

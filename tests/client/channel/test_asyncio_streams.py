@@ -13,7 +13,7 @@ import pytest
 from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.node.timers import LoopTimers
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,

@@ -8,7 +8,7 @@ from kbroker.coordinator.group.consumer.group import ConsumerGroup
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.ports import Deferred
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codecs.codec import decode, encode
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -19,7 +20,6 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.schema import Message
 from tests.coordinator.simulation import Context, World
 
 PARTITION_COUNT = 12

@@ -6,7 +6,7 @@ from kbroker.coordinator.group.offsets.commit import Commit
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetCommitResponse
 from tests.coordinator.simulation import World
 
 PRODUCER_EPOCH = 3

@@ -11,7 +11,7 @@ from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 from kbroker.coordinator.group.streams.tasks import Task
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )

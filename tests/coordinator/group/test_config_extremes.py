@@ -12,10 +12,10 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.group_configs import GroupConfigs, validate_group_configs
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from kbroker.settings.group_table import GROUP_KEYS
-from kbroker.settings.keys import ConfigError
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.tables.group_table import GROUP_KEYS
+from kbroker.settings.tables.keys import ConfigError
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import StreamsThread

@@ -13,10 +13,10 @@ from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.groups import JoinGroupResponse, LeaveGroupRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.coordinators.groups import JoinGroupResponse, LeaveGroupRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.consumers import Consumer, ask
 from tests.coordinator.group.members import PARTITION_COUNT, ClientMember

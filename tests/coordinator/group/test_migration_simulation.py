@@ -11,13 +11,13 @@ import pytest
 from kbroker.coordinator.group.membership.epochs import FIRST_EPOCH
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.coordinators.groups import JoinGroupResponse, SyncGroupResponse
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
 )
-from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.classic.test_simulation import check_equal
 from tests.coordinator.group.consumer.test_simulation import check_owners, check_same
 from tests.coordinator.group.consumers import Consumer

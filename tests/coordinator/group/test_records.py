@@ -21,19 +21,19 @@ from kbroker.coordinator.runtime.records import (
     encode_value,
 )
 from kbroker.model import ZERO_UUID, uuid_to_string
-from kbroker.protocol.batch_header import iter_batches, read_batch_header
-from kbroker.protocol.codec import decode
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import Record, iter_records
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import CoordinatorKey
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import ConsumerProtocolSubscription
+from kbroker.protocol.messages.stored.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.records import Record, iter_records
-from kbroker.protocol.schema import CoordinatorKey
 
 DATA = Path(__file__).parents[2] / "data" / "coordinator"
 

@@ -15,14 +15,14 @@ import pytest
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import DeleteGroupsRequest
-from kbroker.protocol.messages.offsets import OffsetDeleteRequest
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest
+from kbroker.protocol.messages.coordinators.offsets import OffsetDeleteRequest
+from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
 from kbroker.server.slicing.sliced import at_once
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.commits import commit
 from tests.coordinator.group.consumers import Consumer

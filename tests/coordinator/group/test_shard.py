@@ -10,7 +10,7 @@ from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.coordinator.group.streams_members import StreamsThread

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.ports import Deferred
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.consumers import settle as settle_consumers
 from tests.coordinator.group.members import PARTITION_COUNT, ClientMember, settle

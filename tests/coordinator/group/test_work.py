@@ -15,8 +15,8 @@ from kbroker.coordinator.group.consumer.regex_refresh import NAME_COST
 from kbroker.coordinator.group.offsets import expiry as offset_expiry
 from kbroker.coordinator.group.records import offset_commit_record
 from kbroker.metadata.patterns import CHARACTERS_PER_TURN
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.consumers import Consumer, ask
 from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.simulation import FakeTopic, World

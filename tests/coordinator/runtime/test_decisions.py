@@ -26,8 +26,8 @@ from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
-from kbroker.protocol.messages.groups import HeartbeatResponse
+from kbroker.protocol.messages.coordinators.groups import HeartbeatResponse
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.simulation import MemoryLog
 from tests.sim.timers import SimTimers
 

@@ -15,12 +15,12 @@ from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.offsets import OffsetFetchRequest
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.commits import commit, commit_later, fetch
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.simulation import FakeTopics, MemoryLog, World
@@ -213,7 +213,7 @@ def test_log_that_cannot_be_read() -> None:
 
 
 def test_corrupt_record_is_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    from kbroker.protocol.batch_builder import build_batch
+    from kbroker.protocol.batches.batch_builder import build_batch
 
     world = World()
     commit(world, {0: 1})

@@ -11,9 +11,9 @@ from kbroker.coordinator.runtime.records import (
     encode_key,
     encode_value,
 )
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 KEY = OffsetCommitKey(group="g", topic="t", partition=3)
 VALUE = OffsetCommitValue(offset=7, metadata="m")

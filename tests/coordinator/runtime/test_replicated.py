@@ -22,15 +22,14 @@ from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
-from kbroker.protocol.messages.groups import ListGroupsResponse
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.groups import ListGroupsResponse
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.coordinators.transactions import (
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -38,8 +37,9 @@ from kbroker.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
-from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.transaction_coordinator import TransactionCoordinatorConfig
 from tests.coordinator.replicated import BrokerLog, LieError, ReplicatedCluster, Step, run_steps
 from tests.coordinator.share_state.replicated import ShareStates
 from tests.coordinator.simulation import Context, FakeTopics

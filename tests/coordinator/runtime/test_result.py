@@ -8,9 +8,9 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, in_batches
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
-from kbroker.protocol.messages.group_records import GroupMetadataKey
-from kbroker.protocol.messages.groups import HeartbeatResponse
-from kbroker.protocol.schema import Message
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.coordinators.groups import HeartbeatResponse
+from kbroker.protocol.messages.stored.group_records import GroupMetadataKey
 
 RECORDS = [CoordinatorRecord(GroupMetadataKey(group=name), None) for name in "abcde"]
 

@@ -13,7 +13,7 @@ from kbroker.coordinator.runtime.result import Results
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
@@ -21,7 +21,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetCommitResponse
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.group.commits import commit, commit_later, fetch, fetch_all
 from tests.coordinator.group.members import ClientMember, settle

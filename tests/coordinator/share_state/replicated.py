@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.share_records import (
+from kbroker.protocol.messages.stored.share_records import (
     ShareSnapshotKey,
     ShareSnapshotValue,
     ShareUpdateKey,
     ShareUpdateValue,
 )
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.replicated import BrokerLog, LieError, ReplicatedCluster, Step
 from tests.coordinator.simulation import FakeTopics
 

@@ -10,7 +10,7 @@ from kbroker.coordinator.share_state import service, shard
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.model import Uuid
 from kbroker.protocol.share_partition_state import SharePlace
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.replication.test_time_slices import Turns
 

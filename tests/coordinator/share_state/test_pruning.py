@@ -11,7 +11,7 @@ from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinato
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.share_state.test_reloads import StateMemory
 from tests.coordinator.simulation import FakeTopics
 from tests.replication.test_time_slices import Turns

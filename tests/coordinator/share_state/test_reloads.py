@@ -13,10 +13,10 @@ import pytest
 from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareState
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import read_batch_header
+from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
-from kbroker.settings.share_groups import ShareGroupConfig
+from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers
 

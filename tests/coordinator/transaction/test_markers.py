@@ -10,10 +10,10 @@ from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.markers import MarkerResults, MarkerRouter, WriteMarkers
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.control_records import ControlType, control_type
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import iter_records
 from tests.coordinator.simulation import MemoryLog
 from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 from tests.sim.timers import SimTimers

@@ -14,9 +14,9 @@ from kbroker.coordinator.transaction.records import (
     decode_transaction_record,
 )
 from kbroker.coordinator.transaction.state import TransactionState
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import iter_records
 from tests.coordinator.transaction.world import OUT
 
 S = TransactionState

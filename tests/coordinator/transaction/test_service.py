@@ -14,7 +14,10 @@ from kbroker.coordinator.transaction.records import Transaction
 from kbroker.coordinator.transaction.state import ENDING, TransactionState
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transactions import InitProducerIdRequest, ListTransactionsRequest
+from kbroker.protocol.messages.coordinators.transactions import (
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+)
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 

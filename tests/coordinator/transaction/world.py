@@ -19,11 +19,11 @@ from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
-from kbroker.protocol.records import iter_records
-from kbroker.settings.transaction_coordinator import TransactionCoordinatorConfig
+from kbroker.protocol.messages.coordinators.transactions import EndTxnRequest, InitProducerIdRequest
+from kbroker.settings.views.transaction_coordinator import TransactionCoordinatorConfig
 from tests.coordinator.simulation import Context, FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers
 

@@ -14,13 +14,13 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.control_records import build_end_transaction_marker
-from kbroker.protocol.records import Record, iter_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.sim.offload import run_inline
 from tests.sim.timers import START_MS, SimTimers

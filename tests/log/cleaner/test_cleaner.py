@@ -13,10 +13,10 @@ from kbroker.log.cleaner import cleaner as cleaner_module
 from kbroker.log.storage import files
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record, iter_records
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record, iter_records
 from tests.log.appends import append_as_leader
 from tests.log.cleaner.cleaning import (
     DAY_MS,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import Record, iter_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import Record, iter_records
 from tests.log.cleaner.cleaning import Bench
 
 Unpack = Callable[[str], Path]

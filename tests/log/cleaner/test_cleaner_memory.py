@@ -12,7 +12,7 @@ import pytest
 from kbroker.log.cleaner import compaction
 from kbroker.log.cleaner import round as cleaning_round
 from kbroker.log.cleaner.offset_map import OffsetMap
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.compression import Compression
 from kbroker.server.network.memory_pool import MemoryPool
 from tests.log.cleaner.cleaning import FILLED_CLEAN, Bench, batch, filled, view
 from tests.sim.offload import HeldOffload

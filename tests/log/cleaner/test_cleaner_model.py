@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import iter_records
 from tests.log.cleaner.cleaning import DAY_MS, Bench, batch, batches_of, end_transaction, records_of
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])

@@ -10,9 +10,9 @@ from kbroker.log.cleaner.plan import NO_LAG_LIMIT, DirtyRange, dirty_range, grou
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -11,12 +11,12 @@ from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogFile
 from kbroker.log.storage.index_entries import AbortedTransaction
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record, iter_records
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_index_bytes=4096)

@@ -20,7 +20,7 @@ from kbroker.log.storage import disk_jobs
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.open_files import OpenFiles
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from tests.log.cleaner.cleaning import TOPIC, Bench, records_of, say_flushed
 from tests.sim.offload import HeldOffload
 from tests.sim.timers import START_MS

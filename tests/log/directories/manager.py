@@ -8,9 +8,9 @@ from random import Random
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)

@@ -16,9 +16,9 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kbroker.log.producer.markers import NO_MARKER, Marker, marker_of, markers_of
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.control_records import ControlType, build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.control_records import ControlType, build_end_transaction_marker
 
 NOW_MS = 1_700_000_000_000
 

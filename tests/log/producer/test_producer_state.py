@@ -19,10 +19,14 @@ from kbroker.log.producer.producer_state import (
 )
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
-from kbroker.protocol.control_records import ControlType, control_type, marker_coordinator_epoch
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.control_records import (
+    ControlType,
+    control_type,
+    marker_coordinator_epoch,
+)
+from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import iter_records
 
 GOLDEN = Path(__file__).parents[2] / "data" / "kafka-4.3.1"
 SNAPSHOTS = [

@@ -13,11 +13,11 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import BatchHeader, read_batch_header
-from kbroker.protocol.control_records import ControlType, build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import BatchHeader, read_batch_header
+from kbroker.protocol.batches.control_records import ControlType, build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_795_246_900_000

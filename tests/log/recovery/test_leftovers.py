@@ -9,7 +9,7 @@ import pytest
 from kbroker.log.recovery.leftovers import parse_name, settle_temporary_files
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from tests.log.recovery.folders import NOW_MS, fill, open_log
 
 

@@ -18,12 +18,12 @@ from kbroker.log.storage import names
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.model import TopicPartition, uuid_to_string
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.control_records import ControlType, control_type
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import ControlType, control_type
+from kbroker.protocol.batches.records import iter_records
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.conftest import KAFKA_DATA
 from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log

@@ -11,10 +11,10 @@ from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches, read_batch_header
-from kbroker.protocol.control_records import build_end_transaction_marker
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4096, index_interval_bytes=1)

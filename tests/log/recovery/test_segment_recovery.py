@@ -11,11 +11,11 @@ from kbroker.log.recovery import segment_recovery
 from kbroker.log.recovery.segment_recovery import IndexRebuild, recover_segment
 from kbroker.log.storage import batch_reader
 from kbroker.log.validator import AppendOrigin
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log
 

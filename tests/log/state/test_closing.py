@@ -16,8 +16,8 @@ from kbroker.log.state.closing import close_logs
 from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_750_000_000_000

@@ -9,8 +9,8 @@ import pytest
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.log_state import LogState
 from kbroker.model import InvariantError, TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000

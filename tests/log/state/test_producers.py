@@ -10,7 +10,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state import producers as producers_module
 from kbroker.log.state.producers import rebuild_producers, take_snapshot
 from kbroker.log.storage import names
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from tests.log.state.logs import NOW_MS, append, open_log, produce
 
 

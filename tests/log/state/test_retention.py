@@ -7,9 +7,9 @@ import pytest
 from kbroker.log.state.retention import count_before_start, count_excess, count_expired
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.settings.views.log_config import LogConfig
 
 DAY_MS = 86_400_000
 

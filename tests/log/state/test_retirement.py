@@ -18,9 +18,9 @@ from kbroker.log.state.flush import DirectoryNames
 from kbroker.log.storage import disk_jobs
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000

@@ -12,7 +12,7 @@ from kbroker.log.state.truncation import cut_segments, remove_segments, truncate
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from tests.log.state.logs import NOW_MS, append, open_log, produce
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.log.storage import batch_reader
 from kbroker.log.storage.batch_reader import read_batches
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 
 NOW_MS = 1_700_000_000_000
 

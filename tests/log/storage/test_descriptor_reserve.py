@@ -15,10 +15,10 @@ from kbroker.log.storage import descriptor_reserve, files
 from kbroker.log.storage.descriptor_reserve import DescriptorReserve
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition, random_uuid
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000

@@ -9,10 +9,10 @@ import pytest
 from kbroker.log.storage.indexed_segment import IndexedSegment
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches, read_batch_header
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.errors import KafkaError
-from kbroker.settings.log_config import LogConfig
+from kbroker.settings.views.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000
 BASE = 100

@@ -10,10 +10,10 @@ from kbroker.log.storage import segment_file
 from kbroker.log.storage.files import FileSlice
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment_file import SegmentFile
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.record_conversion import write_message_set
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.record_conversion import write_message_set
-from kbroker.protocol.records import Record
 
 NOW_MS = 1_700_000_000_000
 BATCHES = [

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.cli import record_decoders
 from kbroker.log.tools.dump import DumpError, RecordText, TornTailError, dump_batches, dump_file
-from kbroker.protocol.records import Record
+from kbroker.protocol.batches.records import Record
 
 Unpack = Callable[..., Path]
 KINDS = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"})

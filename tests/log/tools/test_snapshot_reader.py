@@ -13,8 +13,8 @@ from kbroker.log.tools.snapshot_manifest import (
 )
 from kbroker.log.tools.snapshot_reader import PartitionContent, check_partition, visible_records
 from kbroker.log.tools.snapshot_writer import SnapshotWriter
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 
 PLAIN = -1
 

@@ -10,8 +10,8 @@ from kbroker.log.storage import names
 from kbroker.log.tools.snapshot_manifest import PartitionSnapshot, SnapshotError
 from kbroker.log.tools.snapshot_segments import StoppedLog, log_bytes, scan_segment, snapshot_log
 from kbroker.log.tools.snapshot_writer import PartitionWriter
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.checksum import crc32c
 
 COUNT = 10
 

@@ -18,7 +18,7 @@ from kbroker.log.tools.snapshot_manifest import (
     read_manifest,
 )
 from kbroker.log.tools.snapshot_writer import PartitionWriter, SnapshotWriter
-from kbroker.protocol.checksum import crc32c
+from kbroker.protocol.batches.checksum import crc32c
 
 NAME = "00000000000000000007.log"
 

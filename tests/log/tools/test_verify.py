@@ -21,10 +21,10 @@ from kbroker.log.tools.verify import verify_folder
 from kbroker.log.tools.verify_partition import PartitionCheck
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.control_records import build_end_transaction_marker
-from kbroker.settings.log_config import LogConfig
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 
 NOW_MS = 1_700_000_000_000

@@ -9,9 +9,9 @@ import pytest
 
 from kbroker.log.tools.findings import Finding, Problem, Progress
 from kbroker.log.tools.verify_node_files import verify_metadata_snapshot, verify_node_files
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.control_records import ControlType
 
 META = "version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZA\n"
 VOTE = {"leaderId": 1, "leaderEpoch": 2, "votedId": -1, "data_version": 0}

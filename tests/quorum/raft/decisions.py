@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbroker.model import ZERO_UUID, Uuid, uuid_from_string
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterSet
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter, VoterSet
 from tests.decisions import Case, cases
 
 __all__ = ["Case", "cases", "directory_id", "expected_rows", "replica_key", "rows", "voter_set"]

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kbroker.model import ZERO_UUID
-from kbroker.protocol import codec
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import iter_batches
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.codecs import codec
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotResponse
-from kbroker.protocol.records import iter_records
-from kbroker.protocol.schema import Message
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import (
     AppendBatches,
     AppendControl,
@@ -47,7 +46,8 @@ from kbroker.quorum.raft.node import RaftNode
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
 
 WALL_MS = 1_800_000_000_000
 LISTENER = "CONTROLLER"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.protocol import codec
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.control_records import ControlType
-from kbroker.protocol.messages.control_records import LeaderChangeMessage, SnapshotHeaderRecord
-from kbroker.protocol.records import Record
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.control_records import ControlType
+from kbroker.protocol.batches.records import Record
+from kbroker.protocol.codecs import codec
+from kbroker.protocol.messages.stored.control_records import (
+    LeaderChangeMessage,
+    SnapshotHeaderRecord,
+)
 from kbroker.quorum.raft.control import (
     QuorumConfiguration,
     control_batch,
@@ -18,7 +21,7 @@ from kbroker.quorum.raft.control import (
     snapshot_footer,
     snapshot_header,
 )
-from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint
+from kbroker.quorum.raft.voters.voter_set import Voter, VoterEndpoint
 
 VOTERS = (
     Voter(1, b"d" * 16, (VoterEndpoint("CONTROLLER", "localhost", 9093),)),

@@ -8,10 +8,10 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import VoteRequest
 from kbroker.quorum.raft.effects import PersistState, Respond, Send
 from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH
-from kbroker.quorum.raft.epoch_states import Candidate, Prospective, Unattached
-from kbroker.quorum.raft.messages import vote_request
 from kbroker.quorum.raft.offsets import OffsetAndEpoch
-from kbroker.quorum.raft.voter_set import ReplicaKey
+from kbroker.quorum.raft.requests.messages import vote_request
+from kbroker.quorum.raft.states.epoch_states import Candidate, Prospective, Unattached
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey
 from tests.quorum.raft.replicas import LISTENER, Replica, Replicas, directory_of
 
 

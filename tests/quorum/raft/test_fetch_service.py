@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codecs.codec import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import (
@@ -14,8 +14,8 @@ from kbroker.protocol.messages.quorum import (
     FetchSnapshotResponse,
 )
 from kbroker.quorum.raft.effects import RaftRequest, ReadRecords, Respond
-from kbroker.quorum.raft.messages import METADATA_TOPIC_ID
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
+from kbroker.quorum.raft.requests.messages import METADATA_TOPIC_ID
 from tests.quorum.raft.replicas import LISTENER, WALL_MS, Replica, Replicas, directory_of
 
 TOKEN = -1

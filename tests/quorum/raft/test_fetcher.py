@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kbroker.model import InvariantError
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotRequest
 from kbroker.quorum.raft.effects import InstallSnapshot, Send, Truncate
-from kbroker.quorum.raft.messages import LeaderView, fetch_response
 from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
 from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind
+from kbroker.quorum.raft.requests.messages import LeaderView, fetch_response
 from tests.quorum.raft.replicas import Replica, Replicas
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kbroker.model import InvariantError
-from kbroker.protocol.control_records import ControlType
+from kbroker.protocol.batches.control_records import ControlType
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import BeginQuorumEpochRequest, EndQuorumEpochRequest
 from kbroker.quorum.raft.effects import AppendControl, Commit, LeaderChanged, RaftRequest, Send
 from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH
 from kbroker.quorum.raft.leadership import MAX_SUCCESSORS, succession_backoff_ms
-from kbroker.quorum.raft.voter_set import MAX_ENDPOINTS, ReplicaKey
+from kbroker.quorum.raft.voters.voter_set import MAX_ENDPOINTS, ReplicaKey
 from tests.quorum.raft.replicas import LISTENER, Replica, Replicas
 
 

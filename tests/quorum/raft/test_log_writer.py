@@ -6,16 +6,16 @@ from random import Random
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.quorum.raft.control import QuorumConfiguration, control_batch
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import AppendBatches, AppendRecords, Flush, Truncate
-from kbroker.quorum.raft.epoch_states import Unattached
 from kbroker.quorum.raft.log_writer import LogWriter
-from kbroker.quorum.raft.quorum_state import QuorumState
 from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
-from kbroker.quorum.raft.voter_set import ReplicaKey, VoterSet
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.states.epoch_states import Unattached
+from kbroker.quorum.raft.states.quorum_state import QuorumState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 from tests.quorum.raft.replicas import voters_of
 
 

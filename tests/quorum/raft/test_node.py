@@ -9,10 +9,21 @@ from unittest.mock import ANY
 from kbroker.model import ZERO_UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.quorum.raft.control_state import ControlState
 from kbroker.quorum.raft.effects import RaftRequest, ReadRecords, Respond
 from kbroker.quorum.raft.election_state import ElectionState
-from kbroker.quorum.raft.epoch_states import (
+from kbroker.quorum.raft.node import RaftNode
+from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
+from kbroker.quorum.raft.raft_config import RaftConfig
+from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind, RaftLog
+from kbroker.quorum.raft.requests.messages import (
+    METADATA_TOPIC_ID,
+    begin_quorum_epoch_request,
+    end_quorum_epoch_request,
+    vote_request,
+)
+from kbroker.quorum.raft.requests.response_view import view_response
+from kbroker.quorum.raft.states.control_state import ControlState
+from kbroker.quorum.raft.states.epoch_states import (
     Candidate,
     EpochElection,
     EpochState,
@@ -22,21 +33,10 @@ from kbroker.quorum.raft.epoch_states import (
     Resigned,
     Unattached,
 )
-from kbroker.quorum.raft.leader_state import LeaderState
-from kbroker.quorum.raft.messages import (
-    METADATA_TOPIC_ID,
-    begin_quorum_epoch_request,
-    end_quorum_epoch_request,
-    vote_request,
-)
-from kbroker.quorum.raft.node import RaftNode
-from kbroker.quorum.raft.offsets import OffsetAndEpoch, SnapshotId
-from kbroker.quorum.raft.raft_config import RaftConfig
-from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind, RaftLog
-from kbroker.quorum.raft.response_view import view_response
-from kbroker.quorum.raft.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kbroker.quorum.raft.states.leader_state import LeaderState
+from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
 from tests.quorum.raft.decisions import Case, cases, directory_id, replica_key
-from tests.quorum.raft.test_quorum_state import describe_state, expected_state
+from tests.quorum.raft.states.test_quorum_state import describe_state, expected_state
 
 CLUSTER_IDS = {"same": "cluster", "other": "another", None: None}
 FETCH_TIMEOUT_MS = 50_000

@@ -12,7 +12,7 @@ from kbroker.protocol.messages.quorum import (
 )
 from kbroker.quorum.raft.effects import RaftRequest
 from kbroker.quorum.raft.offsets import SnapshotId
-from kbroker.quorum.raft.voter_set import MAX_ENDPOINTS, ReplicaKey
+from kbroker.quorum.raft.voters.voter_set import MAX_ENDPOINTS, ReplicaKey
 from tests.quorum.raft.replicas import LISTENER, Replica, Replicas, directory_of, endpoint_of
 
 TOKEN = -1

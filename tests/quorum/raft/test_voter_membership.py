@@ -12,7 +12,7 @@ from kbroker.protocol.messages.quorum import (
     UpdateRaftVoterRequest,
 )
 from kbroker.quorum.raft.effects import Send
-from kbroker.quorum.raft.voter_set import Voter, VoterEndpoint, VoterSet
+from kbroker.quorum.raft.voters.voter_set import Voter, VoterEndpoint, VoterSet
 from tests.quorum.raft.replicas import Replica, Replicas, directory_of
 
 

@@ -13,13 +13,16 @@ from itertools import islice
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest
+from kbroker.protocol.messages.coordinators.groups import (
+    DeleteGroupsRequest,
+    FindCoordinatorRequest,
+)
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.groups import DeleteGroupsRequest, FindCoordinatorRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.topics import DeleteTopicsRequest
 from kbroker.server.monitoring.exposition import MAX_LABEL_CHARS, STEP_ROWS
 from kbroker.testing.embedded import EmbeddedBroker
 from tests.e2e.wire import call

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from kbroker.node.timers import LoopTimers
+from kbroker.node.loop.timers import LoopTimers
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.server.network.connection import FRAMES_PER_TURN, LARGE_FRAME_BYTES

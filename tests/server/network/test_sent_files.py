@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from kbroker.protocol.codec import Part
+from kbroker.protocol.codecs.codec import Part
 from kbroker.server.network import response_writer
 from kbroker.server.network.page_cache import PageCache
 from tests.server.loopback import LOOPS, FileRange, Loopback, NewLoop, run, until

@@ -13,9 +13,9 @@ from benchmarks.attack_world import PROPERTIES, World
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey, request_class, response_class
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.schema import Struct
 from kbroker.protocol.framing import decode_response_header
-from kbroker.protocol.schema import Struct
 from kbroker.server.handlers import all_handlers
 from kbroker.server.requests import LargePendingResponse, PendingResponse
 from kbroker.server.session import Session

@@ -14,18 +14,18 @@ from msgspec.structs import replace
 
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.codec import decode
+from kbroker.protocol.codecs.codec import decode
+from kbroker.protocol.codecs.pieces import PIECE_ITEMS
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.pieces import PIECE_ITEMS
-from kbroker.protocol.schema import Message
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions

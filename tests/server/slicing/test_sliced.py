@@ -14,7 +14,7 @@ from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import encode_request_frame
-from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.coordinators.groups import HeartbeatRequest, HeartbeatResponse
 from kbroker.replication.time_slices import FairSlices
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions

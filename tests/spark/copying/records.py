@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from kbroker.client.consumer import decode_fetched
 from kbroker.model import TopicPartition
-from kbroker.protocol.records import Record
+from kbroker.protocol.batches.records import Record
 from spark_jobs.exactly_once.driver import QuerySettings
 from spark_jobs.exactly_once.map_log import OffsetMap, read_offset_map
 from spark_jobs.exactly_once.token_log import tokens_partition

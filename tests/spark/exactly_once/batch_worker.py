@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.schema import Request, Response
+from kbroker.protocol.codecs.schema import Request, Response
 from spark_jobs.exactly_once.claims import Claims
 from spark_jobs.exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from spark_jobs.exactly_once.grant import Grant, WriterLimits

@@ -12,18 +12,23 @@ from typing import NamedTuple, TypeVar
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey, valid_versions
-from kbroker.protocol.batch_header import assign_offsets, read_batch_header
-from kbroker.protocol.codec import encode_parts
-from kbroker.protocol.control_records import ControlType, build_end_transaction_marker, control_type
+from kbroker.protocol.batches.batch_header import assign_offsets, read_batch_header
+from kbroker.protocol.batches.control_records import (
+    ControlType,
+    build_end_transaction_marker,
+    control_type,
+)
+from kbroker.protocol.batches.records import Record, iter_records
+from kbroker.protocol.codecs.codec import encode_parts
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResponse
-from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.messages.transactions import (
+from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.coordinators.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kbroker.protocol.messages.coordinators.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -35,8 +40,10 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from kbroker.protocol.records import Record, iter_records
-from kbroker.protocol.schema import Request, Response
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 
 R = TypeVar("R", bound=Response)

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_header import read_batch_header
-from kbroker.protocol.compression import Compression
-from kbroker.protocol.records import iter_records
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.batches.compression import Compression
+from kbroker.protocol.batches.records import iter_records
 from spark_jobs.exactly_once.batches import MAX_SEQUENCE, BatchBuffer, SealedBatch
 from spark_jobs.exactly_once.errors import Failure, TaskFailure
 from spark_jobs.exactly_once.grant import Grant, WriterLimits

@@ -89,7 +89,7 @@ def test_a_claim_whose_response_is_lost_is_appended_again(cluster: ScriptedClust
 
 
 def test_records_that_are_no_claims_are_passed_over(cluster: ScriptedCluster) -> None:
-    from kbroker.protocol.batch_builder import build_batch
+    from kbroker.protocol.batches.batch_builder import build_batch
 
     rows = [(0, None, b"x", ()), (0, b"spark-q", b"{}", ()), (0, b"spark-q/claim/out-0", None, ())]
     cluster.log("tokens", 0).append(bytes(build_batch(rows)), 10_000)

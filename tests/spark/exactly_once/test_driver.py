@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.codecs.schema import Request
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.schema import Request
 from spark_jobs.exactly_once.driver import QueryDriver, TaskReport, first_line
 from spark_jobs.exactly_once.errors import (
     AttemptRefused,

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.exactly_once.token_log import TokenLog, read_uncommitted, tokens_partition

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from kbroker.protocol.any_magic import iter_any_batches, iter_any_records
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.batch_header import BatchHeader
-from kbroker.protocol.codec import encode
-from kbroker.protocol.control_records import build_end_transaction_marker
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.batches.any_magic import iter_any_batches, iter_any_records
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import BatchHeader
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.protocol.batches.records import Record
+from kbroker.protocol.codecs.codec import encode
+from kbroker.protocol.messages.stored.group_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.records import Record
 from spark_jobs.groups_audit.history import Commit, OffsetsReplay, committer
 from spark_jobs.groups_audit.records import Member
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from kbroker.model import Uuid
-from kbroker.protocol.codec import encode
+from kbroker.protocol.batches.records import Record
+from kbroker.protocol.codecs.codec import encode
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import ConsumerProtocolAssignment
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -21,9 +23,10 @@ from kbroker.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kbroker.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from kbroker.protocol.records import Record
-from kbroker.protocol.schema import Message
+from kbroker.protocol.messages.stored.transaction_records import (
+    TransactionLogKey,
+    TransactionLogValue,
+)
 from spark_jobs.groups_audit.records import (
     Committed,
     Member,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.protocol.messages.transaction_records import TransactionLogValue
+from kbroker.protocol.messages.stored.transaction_records import TransactionLogValue
 from spark_jobs.groups_audit.history import Commit, OpenCommits
 from spark_jobs.groups_audit.records import STATES, TransactionState
 from spark_jobs.groups_audit.transactions import (

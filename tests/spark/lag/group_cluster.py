@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from kbroker.protocol.codecs.schema import Request, Response
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
-from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
 )
-from kbroker.protocol.schema import Request, Response
 from spark_jobs.checkpoint import Offsets
 from tests.spark.exactly_once.scripted_cluster import ScriptedCluster
 

@@ -6,8 +6,8 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode
 from spark_jobs.cluster import TopicFacts
 from spark_jobs.lag.measuring import measure, unread, waiting_since_ms

@@ -9,8 +9,8 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from spark_jobs.exactly_once.errors import Failure, TaskFailure
 from spark_jobs.exactly_once.grant import WriterLimits
 from spark_jobs.exactly_once.topics import TargetTopic

@@ -9,7 +9,7 @@ from os import urandom
 import pytest
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.testing import EmbeddedBroker
 from spark_jobs.copying.origins import Origin, Registration, register
 from spark_jobs.copying.targets import create_target

@@ -6,9 +6,9 @@ import pytest
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.records import Record
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.records import Record
 from spark_jobs.verify.facts import PartitionFacts
 from spark_jobs.verify.reading import read_partition
 from tests.spark.exactly_once.scripted_cluster import PartitionLog, ScriptedCluster

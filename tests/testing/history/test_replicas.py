@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.testing.history.replicas import between, common_start, replica_difference
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.protocol.batch_builder import build_batch
-from kbroker.protocol.compression import Compression
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import KafkaError
 from kbroker.testing.history.stored import Fate, stored_records
 from tests.testing.history.histories import PartitionWriter

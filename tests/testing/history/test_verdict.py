@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.batch_builder import build_batch
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.testing.history.operations import ReplicaLog
 from kbroker.testing.history.verdict import anomalies
 from tests.testing.history.histories import EVENTS, right_history

@@ -21,12 +21,12 @@ from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.result import Reply
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import (
-    GroupMetadataValue,
-)
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     JoinGroupResponse,
     SyncGroupResponse,
+)
+from kbroker.protocol.messages.stored.group_records import (
+    GroupMetadataValue,
 )
 
 

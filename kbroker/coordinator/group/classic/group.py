@@ -20,15 +20,15 @@ from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Waiter
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import (
-    ConsumerGroupMemberMetadataValue,
-    GroupMetadataValue,
-)
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     LeaveGroupRequest,
     SyncGroupRequest,
     SyncGroupResponse,
+)
+from kbroker.protocol.messages.stored.group_records import (
+    ConsumerGroupMemberMetadataValue,
+    GroupMetadataValue,
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000

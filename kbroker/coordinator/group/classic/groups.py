@@ -28,16 +28,16 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Results, Waiter
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue, Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     DescribeGroupsResponse,
     HeartbeatRequest,
     LeaveGroupRequest,
     ListGroupsResponse,
     SyncGroupRequest,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue, Message
+from kbroker.protocol.messages.stored.group_records import GroupMetadataKey, GroupMetadataValue
 
 DESCRIBE_NOT_FOUND_VERSION: Final = 6
 """From this DescribeGroups on an unknown group is an error; before, it is a dead group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.coordinator.group.membership.join import Protocols, said_bytes
 from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.coordinator.runtime.result import Waiter
-from kbroker.protocol.messages.group_records import GroupMetadataValue
+from kbroker.protocol.messages.stored.group_records import GroupMetadataValue
 
 
 class Member:

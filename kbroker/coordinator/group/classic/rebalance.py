@@ -21,7 +21,7 @@ from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     SyncGroupResponse,
 )
 

@@ -28,15 +28,15 @@ from kbroker.coordinator.group.membership.leave import leave_response
 from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.schema import Message
 
 
 class ClassicClients:

@@ -37,7 +37,7 @@ from kbroker.coordinator.group.membership.embedded_protocol import (
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     JoinGroupResponse,
     LeaveGroupRequest,

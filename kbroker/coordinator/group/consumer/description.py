@@ -15,7 +15,7 @@ from kbroker.coordinator.group.consumer.plan import (
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.topics import ClusterTopic
 from kbroker.model import Uuid
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeResponse,
 )
 

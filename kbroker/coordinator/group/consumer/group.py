@@ -32,8 +32,9 @@ from kbroker.coordinator.group.membership.epochs import (
 from kbroker.coordinator.group.membership.subscriptions import Subscriptions, all_topics
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
+from kbroker.protocol.codecs.schema import CoordinatorValue
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -46,7 +47,6 @@ from kbroker.protocol.messages.group_records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from kbroker.protocol.schema import CoordinatorValue
 
 NO_ASSIGNMENT: Final = CurrentAssignment()
 

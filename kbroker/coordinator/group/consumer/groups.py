@@ -45,13 +45,14 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Result, Results
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import random_uuid, uuid_to_string
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import (
+from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
@@ -59,7 +60,6 @@ from kbroker.protocol.messages.group_records import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
 )
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 SHOWN_REGEX: Final = 200
 """Characters of a client's regular expression in a log line."""

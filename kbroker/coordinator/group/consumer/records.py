@@ -12,7 +12,7 @@ from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment,
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.stored.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,

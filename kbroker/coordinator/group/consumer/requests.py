@@ -9,7 +9,7 @@ from typing import Final
 from kbroker.coordinator.group.membership.epochs import STATIC_LEAVE_EPOCH
 from kbroker.metadata.patterns import check_pattern
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupHeartbeatRequest
 
 CLIENT_MEMBER_ID_VERSION: Final = 1
 """From this ConsumerGroupHeartbeat on a member makes its id itself (KIP-1082)."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from kbroker.model import Uuid
-from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.codecs.codec import decode, encode
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from kbroker.coordinator.runtime.result import Waiter
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import JoinGroupResponse
+from kbroker.protocol.messages.coordinators.groups import JoinGroupResponse
 
 UNKNOWN_MEMBER: Final = ""
 """The member id of one who has none yet."""

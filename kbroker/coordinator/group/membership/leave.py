@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse
+from kbroker.protocol.messages.coordinators.groups import LeaveGroupRequest, LeaveGroupResponse
 
 
 def leave_response(

@@ -15,8 +15,8 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.topics import TopicLookup
 from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetCommitResponse
+from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
 
 _CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
 

@@ -10,8 +10,8 @@ from kbroker.coordinator.group.offsets.store import OffsetStore
 from kbroker.coordinator.topics import TopicLookup
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
 
 NO_OFFSET: Final = -1
 

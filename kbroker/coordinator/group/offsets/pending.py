@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 
 class OffsetPlace(NamedTuple):

@@ -13,7 +13,7 @@ from kbroker.coordinator.group.offsets.pending import OffsetPlace, PendingOffset
 from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
 """Of one group: topic, partition, what was committed."""

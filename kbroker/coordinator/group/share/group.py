@@ -21,7 +21,8 @@ from kbroker.coordinator.group.share.records import (
     share_target_of,
     state_partitions_of,
 )
-from kbroker.protocol.messages.share_group_records import (
+from kbroker.protocol.codecs.schema import CoordinatorValue
+from kbroker.protocol.messages.stored.share_group_records import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,
@@ -34,7 +35,6 @@ from kbroker.protocol.messages.share_group_records import (
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
 )
-from kbroker.protocol.schema import CoordinatorValue
 
 NO_ASSIGNMENT: Final = ShareCurrent()
 

@@ -39,17 +39,17 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopic, ClusterTopics
 from kbroker.model import Uuid
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_group_records import (
+from kbroker.protocol.messages.coordinators.share_groups import (
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+)
+from kbroker.protocol.messages.stored.share_group_records import (
     ShareGroupMemberMetadataKey,
     ShareGroupMetadataKey,
     ShareGroupMetadataValue,
 )
-from kbroker.protocol.messages.share_groups import (
-    ShareGroupDescribeResponse,
-    ShareGroupHeartbeatRequest,
-)
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 ASSIGNOR: Final = "simple"
 RETRY_MS: Final = 1_000

@@ -38,7 +38,7 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.model import Uuid
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )

@@ -14,7 +14,7 @@ from kbroker.coordinator.group.share.persister import GroupStatePersister
 from kbroker.model import ZERO_UUID, TopicIdPartition, TopicPartition, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.share_groups import DescribeShareGroupOffsetsResponse
+from kbroker.protocol.messages.coordinators.share_groups import DescribeShareGroupOffsetsResponse
 from kbroker.protocol.share_partition_state import UNINITIALIZED, UNKNOWN_COUNT, StateSummary
 
 NO_LAG: Final = -1

@@ -14,7 +14,7 @@ import msgspec
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import Uuid
-from kbroker.protocol.messages.share_group_records import (
+from kbroker.protocol.messages.stored.share_group_records import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,

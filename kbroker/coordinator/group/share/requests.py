@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupHeartbeatRequest
 
 
 def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:

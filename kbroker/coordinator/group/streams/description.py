@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from kbroker.coordinator.group.streams.group import StreamsGroup
 from kbroker.coordinator.group.streams.records import StreamsMember, Topology
 from kbroker.coordinator.group.streams.tasks import Tasks, TaskSet
-from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeResponse
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupDescribeResponse
 
 _Assignment = StreamsGroupDescribeResponse.Assignment
 _Member = StreamsGroupDescribeResponse.Member

@@ -10,7 +10,7 @@ from kbroker.coordinator.group.streams.records import StreamsMember
 from kbroker.coordinator.group.streams.tasks import HeldTasks
 from kbroker.coordinator.group.streams.topology import ConfiguredTopology
 from kbroker.coordinator.topics import ClusterTopics
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatResponse
 
 _Endpoint = StreamsGroupHeartbeatResponse.EndpointToPartitions
 _Places = StreamsGroupHeartbeatResponse.TopicPartition

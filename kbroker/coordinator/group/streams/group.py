@@ -24,8 +24,9 @@ from kbroker.coordinator.group.streams.records import (
 )
 from kbroker.coordinator.group.streams.tasks import HeldTasks, Task, TaskSet
 from kbroker.coordinator.group.streams.topology import ConfiguredTopology, reader_of
+from kbroker.protocol.codecs.schema import CoordinatorValue
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.streams_group_records import (
+from kbroker.protocol.messages.stored.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataKey,
@@ -37,7 +38,6 @@ from kbroker.protocol.messages.streams_group_records import (
     StreamsGroupTargetAssignmentMetadataValue,
     StreamsGroupTopologyKey,
 )
-from kbroker.protocol.schema import CoordinatorValue
 
 NOTHING: Final = CurrentTasks()
 

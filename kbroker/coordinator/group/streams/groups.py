@@ -32,18 +32,18 @@ from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Result
 from kbroker.coordinator.topics import ClusterTopics
+from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.streams_group_records import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+)
+from kbroker.protocol.messages.stored.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
 )
-from kbroker.protocol.messages.streams_groups import (
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-)
-from kbroker.protocol.schema import CoordinatorKey, CoordinatorValue
 
 _FILTER_ALIASES: Final[Mapping[str, str]] = {"NotReady": "not_ready"}
 """States that Kafka's filter has under another name than the one it shows."""

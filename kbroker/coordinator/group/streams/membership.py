@@ -36,11 +36,11 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from kbroker.protocol.messages.topics import CreateTopicsRequest
 
 _TaskIds = StreamsGroupHeartbeatResponse.TaskIds
 

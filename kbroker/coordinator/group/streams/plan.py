@@ -30,7 +30,7 @@ from kbroker.coordinator.group.streams.topology import (
 )
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )

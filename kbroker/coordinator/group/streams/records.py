@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from kbroker.coordinator.group.streams.reconciliation import CurrentTasks, StreamsMemberState
 from kbroker.coordinator.group.streams.tasks import DatedTasks, HeldTasks, Tasks, TaskSet
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.protocol.messages.streams_group_records import (
+from kbroker.protocol.messages.stored.streams_group_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataKey,

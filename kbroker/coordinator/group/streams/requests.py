@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from kbroker.coordinator.group.membership.epochs import LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import (
+from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupHeartbeatRequest,
 )
 

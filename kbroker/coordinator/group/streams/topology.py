@@ -20,8 +20,8 @@ from kbroker.coordinator.topics import ClusterTopic
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
 
 MAX_TASKS: Final = 100_000
 """Tasks of one group: the record of a member that has them all is just under a megabyte."""

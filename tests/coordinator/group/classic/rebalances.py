@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.coordinator.group.classic.state import GroupState
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.simulation import World
 

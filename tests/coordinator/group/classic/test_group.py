@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.coordinator.group.classic.state import TRANSITIONS, GroupState
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import (
+from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,

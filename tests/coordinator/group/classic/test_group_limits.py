@@ -6,8 +6,8 @@ from typing import Any
 
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import JoinGroupRequest
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.coordinators.groups import JoinGroupRequest
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.classic.rebalances import state
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.simulation import Context, World

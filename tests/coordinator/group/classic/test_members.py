@@ -13,9 +13,9 @@ from kbroker.coordinator.group.classic.members import Members
 from kbroker.coordinator.group.membership.join import Join
 from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.model import InvariantError
-from kbroker.protocol.codec import encode
+from kbroker.protocol.codecs.codec import encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from kbroker.protocol.messages.coordinators.consumer_protocol import ConsumerProtocolSubscription
 
 
 def member(

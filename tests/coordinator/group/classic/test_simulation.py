@@ -11,8 +11,8 @@ import pytest
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.coordinators.groups import JoinGroupResponse, SyncGroupResponse
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.commits import commit, fetch
 from tests.coordinator.group.members import PARTITION_COUNT, ClientMember, settle
 from tests.coordinator.simulation import LOG_ERRORS, World

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import LeaveGroupRequest
+from kbroker.protocol.messages.coordinators.groups import LeaveGroupRequest
 from tests.coordinator.group.classic.rebalances import state, static_pair
 from tests.coordinator.group.members import PARTITION_COUNT, ClientMember, settle
 from tests.coordinator.simulation import Context, World

@@ -10,8 +10,8 @@ from kbroker.coordinator.group.consumer.reconciliation import CurrentAssignment,
 from kbroker.coordinator.group.consumer.records import MemberMetadata, current_record, member_record
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.consumers import Consumer, ask, settle
 from tests.coordinator.simulation import World
 

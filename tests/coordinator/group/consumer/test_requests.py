@@ -8,7 +8,9 @@ import pytest
 
 from kbroker.coordinator.group.consumer.requests import check_heartbeat
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest as Request
+from kbroker.protocol.messages.coordinators.consumer_groups import (
+    ConsumerGroupHeartbeatRequest as Request,
+)
 
 JOIN: dict[str, Any] = {
     "group_id": "g",

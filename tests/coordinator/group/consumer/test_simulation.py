@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kbroker.coordinator.group.consumer.group import ConsumerGroup
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.consumers import Consumer, settle
 from tests.coordinator.simulation import LOG_ERRORS, World
 

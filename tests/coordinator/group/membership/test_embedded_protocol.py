@@ -15,9 +15,9 @@ from kbroker.coordinator.group.membership.embedded_protocol import (
     version_of,
 )
 from kbroker.model import Uuid
-from kbroker.protocol.codec import encode
+from kbroker.protocol.codecs.codec import encode
 from kbroker.protocol.errors import MalformedRequest
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.messages.coordinators.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.share_groups import ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.share.shares import Shares
 from tests.coordinator.group.streams_members import topology
 from tests.coordinator.simulation import Context, World

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.coordinator.group.membership.leave import leave_response
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import LeaveGroupRequest
+from kbroker.protocol.messages.coordinators.groups import LeaveGroupRequest
 
 Identity = LeaveGroupRequest.MemberIdentity
 

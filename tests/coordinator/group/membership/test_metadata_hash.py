@@ -13,12 +13,12 @@ from kbroker.coordinator.group.membership.metadata_hash import NO_TOPICS, metada
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.topics import PartitionRacks
-from kbroker.protocol.batch_header import iter_batches
-from kbroker.protocol.messages.share_group_records import (
+from kbroker.protocol.batches.batch_header import iter_batches
+from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.messages.stored.share_group_records import (
     ShareGroupMetadataValue,
     ShareGroupStatePartitionMetadataValue,
 )
-from kbroker.protocol.records import iter_records
 from tests.coordinator.simulation import FakeTopic
 
 DATA = Path(__file__).parents[3] / "data"

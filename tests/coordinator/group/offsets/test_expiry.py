@@ -9,7 +9,7 @@ from kbroker.coordinator.group.offsets.expiry import ExpirySweep, OffsetExpiry, 
 from kbroker.coordinator.group.offsets.store import OffsetStore
 from kbroker.coordinator.group.records import NO_EXPIRY
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.protocol.messages.group_records import (
+from kbroker.protocol.messages.stored.group_records import (
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,

@@ -6,15 +6,15 @@ import pytest
 
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
 from kbroker.ports import Deferred
-from kbroker.protocol.batch_header import BatchHeader, iter_batches
+from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.commits import Partition, Topic, ask, commit, fetch, fetch_all
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.simulation import Context, World

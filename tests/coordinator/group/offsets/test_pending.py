@@ -20,14 +20,14 @@ from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.group_records import GroupMetadataValue, OffsetCommitValue
-from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kbroker.protocol.messages.offsets import (
+from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.messages.coordinators.offsets import (
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.stored.group_records import GroupMetadataValue, OffsetCommitValue
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.commits import ask, commit, fetch

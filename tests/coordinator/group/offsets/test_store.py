@@ -8,7 +8,7 @@ from kbroker.coordinator.group.offsets.pending import OffsetPlace
 from kbroker.coordinator.group.offsets.store import DeletedTopic, OffsetStore
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.protocol.messages.group_records import OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 ID, OTHER_ID = b"a" * 16, b"b" * 16
 PRODUCER = 7

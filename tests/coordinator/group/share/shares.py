@@ -11,7 +11,7 @@ from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.model import TopicIdPartition, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.coordinator.group import share_service
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import AlterShareGroupOffsetsRequest
+from kbroker.protocol.messages.coordinators.share_groups import AlterShareGroupOffsetsRequest
 from tests.coordinator.group.share.shares import Shares, settle
 from tests.coordinator.group.share.test_deleted_offsets import answer
 from tests.coordinator.simulation import Context

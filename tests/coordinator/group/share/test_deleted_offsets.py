@@ -10,7 +10,7 @@ import pytest
 from kbroker.coordinator.group import share_service
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import DeleteShareGroupOffsetsRequest
+from kbroker.protocol.messages.coordinators.share_groups import DeleteShareGroupOffsetsRequest
 from tests.coordinator.group.share.shares import Shares, settle
 from tests.coordinator.simulation import Context
 

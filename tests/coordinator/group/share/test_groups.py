@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from kbroker.model import InvariantError, TopicIdPartition, TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.codecs.pieces import PIECE_ITEMS
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kbroker.protocol.messages.share_groups import (
+from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
 )
-from kbroker.protocol.pieces import PIECE_ITEMS
 from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.group.share.shares import Shares, partitions_of, settle
 from tests.coordinator.simulation import Context

@@ -8,7 +8,9 @@ import pytest
 
 from kbroker.coordinator.group.share.requests import check_share_heartbeat
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest as Request
+from kbroker.protocol.messages.coordinators.share_groups import (
+    ShareGroupHeartbeatRequest as Request,
+)
 
 JOIN: dict[str, Any] = {
     "group_id": "g",

@@ -8,7 +8,9 @@ import pytest
 
 from kbroker.coordinator.group.streams.requests import check_streams_heartbeat
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest as Request
+from kbroker.protocol.messages.coordinators.streams_groups import (
+    StreamsGroupHeartbeatRequest as Request,
+)
 
 TOPOLOGY = Request.Topology(epoch=0, subtopologies=[])
 REGEX = Request.Topology(

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.coordinator.group.streams.group import StreamsGroup
 from kbroker.coordinator.group.streams.tasks import Task
-from kbroker.settings.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.streams_members import StreamsThread, settle, topology
 from tests.coordinator.simulation import LOG_ERRORS, World
 

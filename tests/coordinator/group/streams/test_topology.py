@@ -15,7 +15,7 @@ from kbroker.coordinator.group.streams.topology import (
     topology_of,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
 from tests.coordinator.simulation import FakeTopics
 
 _Sub = StreamsGroupHeartbeatRequest.Subtopology

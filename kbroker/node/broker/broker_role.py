@@ -1,0 +1,492 @@
+"""Builds the broker role of a node (process.roles): replicas, coordinators, the services of the
+request handlers, and this broker's membership in the cluster.
+
+The role needs the node's metadata log for images and a `BrokerChannel` for requests; where the
+active controller runs is not its concern. Connections are the node's (`node`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from kbroker.broker.controller_channel import (
+    BrokerChannel,
+    BrokerRegistrationData,
+    LocalControllerChannel,
+)
+from kbroker.broker.directory_assignments import LogDirectoryReporter
+from kbroker.broker.hosted_replicas import HostedReplicas
+from kbroker.broker.lifecycle import BrokerLifecycle, LifecycleCore
+from kbroker.broker.live_brokers import LiveBrokers
+from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.metadata_listener import MetadataListener
+from kbroker.broker.producer_ids import ProducerIdManager
+from kbroker.controller.partitions.partition_change import CORDONED_DIRECTORIES_LEVEL
+from kbroker.coordinator.group.service import GroupCoordinator
+from kbroker.log.manager import LogManager
+from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.publisher import Publisher
+from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
+from kbroker.node.broker.controlled_shutdown import leave_cluster
+from kbroker.node.broker.coordinators import (
+    CoordinatorLog,
+    build_group_coordinator,
+    build_marker_router,
+    build_partition_gate,
+    build_transaction_coordinator,
+    group_configs,
+)
+from kbroker.node.broker.dynamic_config import DynamicConfig
+from kbroker.node.broker.quotas import client_quotas
+from kbroker.node.broker.replication_throttles import ThrottleListener
+from kbroker.node.broker.share_services import ShareServices, build_share_services
+from kbroker.node.loop.futures import as_future
+from kbroker.node.loop.offload import ExecutorOffload
+from kbroker.node.metadata_log import MetadataLog
+from kbroker.node.resources import NodeResources
+from kbroker.ports import Deferred, Timers
+from kbroker.protocol.errors import KafkaError
+from kbroker.replication.leaders.isr import IsrPorts
+from kbroker.replication.leaders.isr_changes import IsrChanges
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.reads.replica_selector import RackAwareSelector
+from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.services import Services
+from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.rules import RACK_AWARE
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.log_config import LogConfigs
+from kbroker.settings.views.share_groups import ShareGroupConfig
+
+if TYPE_CHECKING:
+    from kbroker.broker.telemetry.telemetry import Telemetry
+    from kbroker.node.broker.peer_coordinators import PeerCoordinators
+    from kbroker.node.broker.replication import BrokerReplication
+
+logger = logging.getLogger(__name__)
+
+
+class ChannelFactory(Protocol):
+    """Makes this broker's channel to the active controller."""
+
+    def __call__(self, *, when_applied: Callable[[], Deferred[None]]) -> BrokerChannel: ...
+
+
+class BrokerRole:
+    """The broker of one node. logs: locked, with the directory ids of `meta.properties`. fail: told
+    of what the broker cannot survive. Loop thread only.
+    """
+
+    def __init__(
+        self,
+        dynamic: DynamicConfig,
+        *,
+        resources: NodeResources,
+        timers: Timers,
+        memory: MemoryPool,
+        logs: LogManager,
+        log: MetadataLog,
+        channel: ChannelFactory,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._dynamic = dynamic
+        config = dynamic.current
+        self._resources = resources
+        self._timers = timers
+        self._memory = memory
+        self._logs = logs
+        self._log = log
+        self._make_channel = channel
+        self._fail = fail
+        self._log_configs = LogConfigs(config)
+        dynamic.follow(lambda _, now: self._log_configs.reconfigure(now))
+        self.metadata = MetadataCache(log.loader.image.cluster_id, lambda: log.driver.kraft_version)
+        self._hosted = HostedReplicas(config.node_id, lambda: log.loader.image, self._log_configs)
+        self._live_brokers = LiveBrokers(lambda: log.loader.image)
+        self._loading: asyncio.Future[None] | None = None
+        self._replicas: ReplicaManager | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+        self._reporter: LogDirectoryReporter | None = None
+        self._isr_changes = IsrChanges(config.node_id)
+        self._replication: BrokerReplication | None = None
+        self._peers: PeerCoordinators | None = None
+        self._share: ShareServices | None = None
+        self._services: Services | None = None
+        self.is_started = False
+
+    @property
+    def _config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self._dynamic.current
+
+    @property
+    def services(self) -> Services:
+        """What handlers may call, once the broker has started."""
+        if self._services is None or not self.is_started:
+            raise InvariantError("the broker has not started")
+        return self._services
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this process's registration, -1 without."""
+        return NO_BROKER_EPOCH if self.lifecycle is None else self.lifecycle.broker_epoch
+
+    async def start(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Register, catch up with the metadata, open the logs, unfence, host what the metadata
+        says. Returns once all partitions are hosted. endpoints: the advertised listeners with their
+        real ports.
+
+        Only metadata that contains this registration says which logs are strays: an older image,
+        perhaps of a leader that was deposed, may lack topics that have data here. Raises
+        StartupError if the controller does not register this broker.
+        """
+        channel = self._make_channel(when_applied=self._when_applied)
+        self._logs.read_broker_epochs()
+        self.lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
+        try:
+            self._logs.registered_epoch = await as_future(lifecycle.start())
+        except KafkaError as error:
+            raise StartupError(
+                f"broker {self._config.node_id} is not registered at the active controller: {error}"
+            ) from error
+        if not self._config.is_single_node:
+            logger.info(
+                "Node %d: broker registered with epoch %d, catching up with the metadata",
+                self._config.node_id,
+                lifecycle.broker_epoch,
+            )
+        await as_future(lifecycle.when_caught_up())
+        registered = self._logs.directory_ids()
+        await self._load_logs()
+        replicas = self._host_nothing_yet()
+        if self._config.metadata_log_dir in self._logs.offline_paths:
+            raise StartupError(
+                f"the metadata log directory {self._config.metadata_log_dir} is offline"
+            )
+        self._report_directories(channel, replicas, lifecycle)
+        if not self._config.is_single_node:
+            self._replication = self._replicate(channel, replicas, lifecycle)
+            self._peers = self._meet_peers()
+        self._services = services = self._build_services(channel, replicas, lifecycle)
+        self._dynamic.follow(self._reconfigure)
+        self._throttle(replicas)
+        failed = sorted(set(registered) - set(self._logs.directory_ids()))
+        if failed:
+            await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
+        await as_future(lifecycle.unfence())
+        await as_future(self._when_unfenced_here(lifecycle.broker_epoch))
+        # only now: each partition is hosted once, in its new leader epoch
+        self._log.loader.on_image(self._build_listener(services).on_image)
+        await as_future(replicas.when_applied())
+        replicas.start()
+        self.is_started = True
+
+    def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        """Hand settings that have changed to the parts that act on them."""
+        services = self._services
+        if services is None:
+            return
+        services.reconfigure(before, now)
+        services.replicas.reconfigure(now)
+        if self._replication is not None:
+            self._replication.reconfigure(now)
+
+    def _throttle(self, replicas: ReplicaManager) -> None:
+        """Hold replication to the rates in the metadata."""
+        throttles = ThrottleListener(self._config.node_id, replicas.throttles)
+        throttles.reconfigure(self._config)
+        self._dynamic.follow(lambda _, now: throttles.reconfigure(now))
+        self._log.loader.on_image(throttles.on_image)
+
+    def _when_applied(self) -> Deferred[None]:
+        """Resolves once all images published so far are carried out."""
+        return Deferred.of(None) if self._replicas is None else self._replicas.when_applied()
+
+    def _when_unfenced_here(self, broker_epoch: int) -> Deferred[None]:
+        """Resolves once this node's own metadata has the broker unfenced: until then its clients
+        would be told of a cluster without it.
+        """
+        unfenced: Deferred[None] = Deferred()
+
+        def look(_: MetadataImage, new: MetadataImage) -> None:
+            broker = new.brokers.get(self._config.node_id)
+            if unfenced.done or broker is None or broker.epoch != broker_epoch:
+                return
+            if not broker.fenced:
+                unfenced.resolve(None)
+
+        self._log.loader.on_image(look)
+        return unfenced
+
+    async def _load_logs(self) -> None:
+        self._loading = asyncio.get_running_loop().run_in_executor(
+            self._resources.workers,
+            self._logs.load,
+            self._hosted.topic_config,
+            self._hosted.is_assigned,
+            self._hosted.directory,
+        )
+        await asyncio.shield(self._loading)  # if the start is cancelled `close` waits for it
+
+    def _host_nothing_yet(self) -> ReplicaManager:
+        is_rack_aware = self._config.get_optional_string("replica.selector.class") == RACK_AWARE
+        self._replicas = ReplicaManager(
+            self._config.node_id,
+            self._logs,
+            self._timers,
+            self._config,
+            knows=self._hosted.exists,
+            isr_ports=IsrPorts(self._live_brokers, self._isr_changes),
+            offloads=self._resources.offload,
+            random=self._resources.random,
+            memory=self._memory,
+            slices=lambda: TimeSlices(self._timers, clock=self._resources.clock),
+            fair_slices=FairSlices(self._timers, clock=self._resources.clock),
+            selector=RackAwareSelector(self.metadata) if is_rack_aware else None,
+            isr_updates=self._isr_changes.updates,
+        )
+        return self._replicas
+
+    def _replicate(
+        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+    ) -> BrokerReplication:
+        """A node that is its whole cluster imports none of it."""
+        from kbroker.node.broker.replication import FOLLOWER_THREADS, BrokerReplication
+
+        return BrokerReplication(
+            self._config,
+            replicas,
+            self._isr_changes,
+            metadata=self.metadata,
+            controller=channel,
+            timers=self._timers,
+            random=self._resources.random,
+            offload=self._resources.offload("follower", FOLLOWER_THREADS),
+            broker_epoch=lambda: lifecycle.broker_epoch,
+        )
+
+    def _meet_peers(self) -> PeerCoordinators:
+        """A node that is its whole cluster imports none of it."""
+        from kbroker.node.broker.peer_coordinators import PeerCoordinators
+
+        return PeerCoordinators(
+            self._config,
+            loader=self._log.loader,
+            metadata=self.metadata,
+            timers=self._timers,
+            random=self._resources.random,
+            memory=self._memory,
+        )
+
+    def _build_lifecycle(
+        self, channel: BrokerChannel, endpoints: Mapping[str, Endpoint]
+    ) -> BrokerLifecycle:
+        config = self._config
+        core = LifecycleCore(
+            heartbeat_interval_ms=config.get_int("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=config.get_int("initial.broker.registration.timeout.ms"),
+            session_timeout_ms=config.get_int("broker.session.timeout.ms"),
+        )
+        registration = BrokerRegistrationData(
+            incarnation_id=random_uuid(self._resources.random),
+            endpoints=endpoints,
+            log_dirs=tuple(self._logs.directory_ids()),
+            previous_broker_epoch=self._logs.previous_broker_epoch,
+            rack=config.get_optional_string("broker.rack"),
+        )
+        return BrokerLifecycle(
+            core,
+            channel,
+            self._timers,
+            node_id=config.node_id,
+            registration=registration,
+            cordoned=self._cordoned,
+        )
+
+    def _cordoned(self) -> Sequence[Uuid] | None:
+        """What heartbeats say of cordoned.log.dirs: nothing while there are none and were none."""
+        image = self._log.loader.image
+        broker = image.brokers.get(self._config.node_id)
+        if broker is None or image.metadata_version < CORDONED_DIRECTORIES_LEVEL:
+            return None
+        cordoned = self._logs.directory_ids(cordoned=True)
+        return cordoned if cordoned or broker.cordoned_log_dirs else None
+
+    def _report_directories(
+        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+    ) -> None:
+        self._reporter = reporter = LogDirectoryReporter(
+            self._logs,
+            channel,
+            self._timers,
+            broker_epoch=lambda: lifecycle.broker_epoch,
+            metadata_directory=Path(self._config.metadata_log_dir).absolute(),
+            failure_timeout_ms=self._config.get_int("log.dir.failure.timeout.ms"),
+            fail=self._fail,
+        )
+        replicas.hosting.on_directory = replicas.mover.assign = reporter.assign
+        replicas.hosting.on_directory_failed = reporter.directory_failed
+
+    def _build_services(
+        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
+    ) -> Services:
+        config, timers, random = self._config, self._timers, self._resources.random
+        groups = self._build_groups(replicas)
+        producer_ids = ProducerIdManager(
+            lambda: channel.allocate_producer_ids(lifecycle.broker_epoch), timers
+        )
+        markers = build_marker_router(replicas, timers, groups, self._peers)
+        transactions = build_transaction_coordinator(
+            config,
+            metadata=self.metadata,
+            replicas=replicas,
+            timers=timers,
+            markers=markers,
+            producer_ids=producer_ids,
+        )
+        share_config = ShareGroupConfig.from_broker(config)
+        self._share = share = build_share_services(
+            share_config,
+            controller=channel,
+            metadata=self.metadata,
+            replicas=replicas,
+            groups=groups,
+            log=CoordinatorLog(replicas, timers, None),
+            timers=timers,
+            group_configs=group_configs(config, self.metadata),
+            memory=self._memory,
+            peers=self._peers,
+        )
+        gate = build_partition_gate(
+            lambda: self._dynamic.current,
+            replicas=replicas,
+            timers=timers,
+            transactions=transactions,
+            peers=self._peers,
+        )
+        return Services(
+            config=config,
+            node_id=config.node_id,
+            cluster_id=self.metadata.image.cluster_id,
+            timers=timers,
+            local_controller=channel if isinstance(channel, LocalControllerChannel) else None,
+            channel=channel,
+            metadata=self.metadata,
+            replicas=replicas,
+            groups=groups,
+            producer_ids=producer_ids,
+            transactions=transactions,
+            markers=markers,
+            partition_gate=gate,
+            share_groups=share.groups,
+            share_coordinator=share.coordinator,
+            share_reader=share.reader,
+            offload=ExecutorOffload(self._resources.workers),
+            slices=replicas.fair_slices,
+            memory=self._memory,
+            quotas=client_quotas(config),
+            random=random,
+            telemetry=self._build_telemetry(),
+        )
+
+    def _build_groups(self, replicas: ReplicaManager) -> GroupCoordinator:
+        config = self._config
+        settings = GroupCoordinatorConfig.from_broker(config)
+        self._dynamic.follow(lambda _, now: settings.reconfigure(now))
+        return build_group_coordinator(
+            config,
+            settings,
+            metadata=self.metadata,
+            replicas=replicas,
+            timers=self._timers,
+            random=self._resources.random,
+        )
+
+    def _build_telemetry(self) -> Telemetry | None:
+        if not self._config.get_string("kbroker.telemetry.receiver"):
+            return None  # and nothing of it is imported
+        from kbroker.node.broker.telemetry import build_telemetry
+
+        resources = self._resources
+        telemetry = build_telemetry(
+            self._config, self._timers, offloads=resources.offload, random=resources.random
+        )
+        if telemetry is not None:
+            self._log.loader.on_image(telemetry.on_image)
+        return telemetry
+
+    def _build_listener(self, services: Services) -> MetadataListener:
+        publisher = Publisher(
+            self._config.node_id, lambda image, overrides: self._log_configs.of(overrides)
+        )
+        return MetadataListener(
+            self._config.node_id,
+            publisher,
+            self.metadata,
+            replicas=services.replicas,
+            mover=services.replicas.mover,
+            groups=services.groups,
+            share=services.share_coordinator,
+        )
+
+    # stop
+
+    async def shut_down(self) -> None:
+        """Controlled shutdown: the controller moves leaderships away and fences this broker, which
+        answers every request that waits in a partition.
+        """
+        if self.lifecycle is None or self._replicas is None:
+            return
+        self._replicas.finish_orders()
+        await leave_cluster(self._config, self.lifecycle)
+
+    def close_coordinators(self) -> None:
+        """Stop the coordinators: their requests are answered."""
+        if self._services is not None:
+            self._services.groups.close()
+            self._services.transactions.close()
+        if self._share is not None:
+            self._share.close()
+
+    async def close(self) -> None:
+        """Stop what the role has started, except the logs, which the node closes last."""
+        self._close_membership()
+        self._close_peers()
+        if self._loading is not None:
+            self._logs.stop_loading()
+            await asyncio.wait({self._loading})
+            if not self._loading.cancelled():
+                self._loading.exception()  # the start raised it, or was cancelled
+        if self._replicas is not None:
+            self._replicas.close()
+
+    def kill(self) -> None:
+        """End as a crash would: no further order, no further request to the controller."""
+        self._close_membership()
+        self._close_peers()
+        if self._replicas is not None:
+            self._replicas.drop_orders()
+
+    def _close_peers(self) -> None:
+        """Fetch nothing more from other brokers, and send them nothing."""
+        if self._replication is not None:
+            self._replication.close()
+        if self._peers is not None:
+            self._peers.close()
+
+    def _close_membership(self) -> None:
+        """Send nothing more to the controller about this broker and its directories."""
+        if self.lifecycle is not None:
+            self.lifecycle.close()
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def give_back_memory(self) -> None:
+        """Called when memory pressure begins."""
+        self.services.replicas.give_back_memory()
+        self.services.share_reader.give_back_memory()

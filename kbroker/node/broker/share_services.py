@@ -1,0 +1,113 @@
+"""Builds what share groups (KIP-932) need of a broker, and connects it: the coordinator of states,
+the share partitions led here, their readers, and the groups' own requests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kbroker.broker.controller_channel import BrokerChannel
+from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.remote.end_offsets import RoutedEndOffsets
+from kbroker.coordinator.group.service import GroupCoordinator
+from kbroker.coordinator.group.share.offset_descriptions import EndOffset
+from kbroker.coordinator.group.share_service import ShareGroupCoordinator
+from kbroker.coordinator.share_state.persister import (
+    CLUSTER_TRIES,
+    TRIES,
+    RetryingGroupStatePersister,
+    RetryingSharePersister,
+    ShareStates,
+)
+from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
+from kbroker.model import TopicPartition
+from kbroker.ports import Deferred, Memory, Timers
+from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.manager import ReplicaManager
+from kbroker.replication.reads.offsets import LATEST
+from kbroker.settings.group_configs import GroupConfigs
+from kbroker.settings.views.share_groups import ShareGroupConfig
+from kbroker.share.partitions import SharePartitions
+from kbroker.share.reader import ShareReader
+
+if TYPE_CHECKING:
+    from kbroker.node.broker.peer_coordinators import PeerCoordinators
+
+
+class ShareServices(msgspec.Struct, frozen=True):
+    """The share services of a broker."""
+
+    coordinator: ShareCoordinator
+    partitions: SharePartitions
+    reader: ShareReader
+    groups: ShareGroupCoordinator
+
+    def close(self) -> None:
+        """Close all of them, when the broker stops."""
+        self.partitions.close()
+        self.coordinator.close()
+
+
+def build_share_services(
+    config: ShareGroupConfig,
+    *,
+    controller: BrokerChannel,
+    metadata: MetadataCache,
+    replicas: ReplicaManager,
+    groups: GroupCoordinator,
+    log: StateLog,
+    timers: Timers,
+    group_configs: GroupConfigs,
+    memory: Memory | None = None,
+    peers: PeerCoordinators | None = None,
+) -> ShareServices:
+    """Build the share services and connect them. peers: the coordinators and leaders at other
+    brokers; None if there are none.
+    """
+    coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)
+
+    def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:
+        if partition.topic == SHARE_TOPIC:
+            coordinator.on_leadership(partition.partition, leader_epoch)
+
+    replicas.on_leadership(on_leadership)
+
+    def ensure_topic() -> Deferred[ErrorCode]:
+        return controller.ensure_internal_topic(SHARE_TOPIC)
+
+    def config_of(group_id: str) -> ShareGroupConfig:
+        return config.of_group(group_configs, group_id)
+
+    def end_here(partition: TopicPartition) -> EndOffset:
+        found = replicas.offset_of(partition, LATEST).value
+        return EndOffset(found.error, found.offset)
+
+    states: ShareStates = coordinator if peers is None else peers.share_states(coordinator)
+    tries = TRIES if peers is None else CLUSTER_TRIES
+    persister = RetryingSharePersister(states, timers, ensure_topic, tries=tries)
+    partitions = SharePartitions(replicas, persister, timers, config_of)
+    reader = ShareReader(
+        replicas,
+        partitions,
+        timers,
+        config_of,
+        max_sessions=config.group_share_max_share_sessions,
+        memory=memory,
+    )
+    share_groups = ShareGroupCoordinator(
+        groups,
+        RetryingGroupStatePersister(
+            states, timers, ensure_topic, on_reset=partitions.forget, tries=tries
+        ),
+        timers=timers,
+        topics=lambda: metadata.image,
+        end_offsets=RoutedEndOffsets(
+            replicas.hosting.node_id,
+            lambda: metadata.image,
+            end_here,
+            None if peers is None else peers.end_offsets,
+        ),
+    )
+    return ShareServices(coordinator, partitions, reader, share_groups)

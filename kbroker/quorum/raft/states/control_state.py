@@ -1,0 +1,75 @@
+"""The control records of the log by offset: the newest voters and kraft.version count at once,
+committed or not; truncation goes back to earlier ones. KIP-853. Kafka's
+KRaftControlRecordStateMachine.
+"""
+
+from __future__ import annotations
+
+from kbroker.protocol.codecs.schema import Message
+from kbroker.protocol.messages.stored.control_records import KRaftVersionRecord, VotersRecord
+from kbroker.quorum.raft.control import (
+    QuorumConfiguration,
+    control_records,
+    quorum_record,
+    voters_of_record,
+)
+from kbroker.quorum.raft.offsets import SnapshotId
+from kbroker.quorum.raft.voters.voter_history import History, VoterHistory
+from kbroker.quorum.raft.voters.voter_set import VoterSet
+
+
+class ControlState:
+    """Voters and kraft.version of one node's log. static_voters: of controller.quorum.voters."""
+
+    __slots__ = ("_kraft_versions", "voters")
+
+    def __init__(self, static_voters: VoterSet) -> None:
+        self.voters = VoterHistory(static_voters)
+        self._kraft_versions: History[int] = History()
+
+    @property
+    def kraft_version(self) -> int:
+        """The newest kraft.version; 0 before the first record of one."""
+        last = self._kraft_versions.last
+        return 0 if last is None else last.value
+
+    def configuration_at(self, offset: int) -> QuorumConfiguration:
+        """kraft.version and voters as of offset (inclusive), for a snapshot that ends after it."""
+        voters = self.voters.value_at(offset)
+        return QuorumConfiguration(
+            self._kraft_versions.value_at(offset) or 0, () if voters is None else tuple(voters)
+        )
+
+    def load_snapshot(self, snapshot_id: SnapshotId, configuration: QuorumConfiguration) -> None:
+        """Start from what a snapshot says; its records count as of the offset before its end."""
+        self.voters.clear()
+        self._kraft_versions.clear()
+        if configuration.kraft_version:
+            offset = snapshot_id.end_offset - 1
+            self._kraft_versions.add(offset, configuration.kraft_version)
+            self.voters.add(offset, VoterSet(configuration.voters))
+
+    def add_batch(self, batch: bytes | memoryview) -> None:
+        """Take the records of one control batch of the log."""
+        decoded = [(each.offset, quorum_record(each)) for each in control_records(batch)]
+        for offset, record in decoded:  # all of them are sound
+            if record is not None:
+                self.add_record(offset, record)
+
+    def add_record(self, offset: int, record: Message) -> None:
+        """Take one record of the log; those that do not change the quorum are passed over."""
+        match record:
+            case KRaftVersionRecord():
+                self._kraft_versions.add(offset, record.k_raft_version)
+            case VotersRecord():
+                self.voters.add(offset, VoterSet(voters_of_record(record)))
+
+    def truncate_new(self, end_offset: int) -> None:
+        """The log was truncated to end_offset."""
+        self.voters.truncate_new(end_offset)
+        self._kraft_versions.truncate_new(end_offset)
+
+    def truncate_old(self, start_offset: int) -> None:
+        """The log begins at start_offset."""
+        self.voters.truncate_old(start_offset)
+        self._kraft_versions.truncate_old(start_offset)

@@ -1,0 +1,168 @@
+"""One partition of a `follower.Follower`, and what that core wants done, as values.
+
+Also here: where a log is cut that differs from its leader's (KIP-101, KIP-279).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kbroker.protocol.codecs.schema import Records
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.replication.followers.follower_session import PartitionKey, Position
+from kbroker.replication.leaders.replica_log import ReplicaLog
+from kbroker.replication.partition import Partition
+
+UNKNOWN: Final = -1
+
+
+class FollowState(Enum):
+    """See `follower`."""
+
+    TRUNCATING = "truncating"
+    FETCHING = "fetching"
+    OUT_OF_RANGE = "out of range"
+    FAILED = "failed"
+    REMOVED = "removed"
+
+
+class FollowedPartition:
+    """One partition of a `Follower`. leader_offset: the leader's high watermark, or log end, as of
+    the last answer. leader_end: while OUT_OF_RANGE, the leader's log end; both UNKNOWN at first.
+    is_changing: a change of the log is under way.
+    """
+
+    __slots__ = (
+        "fetch_offset",
+        "is_changing",
+        "is_delayed",
+        "is_started",
+        "leader_end",
+        "leader_epoch",
+        "leader_offset",
+        "partition",
+        "state",
+    )
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state = FollowState.FETCHING
+        self.fetch_offset = UNKNOWN
+        self.is_started = False
+        self.is_changing = False
+        self.is_delayed = False
+        self.leader_offset = UNKNOWN
+        self.leader_end = UNKNOWN
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.partition.topic_id, self.partition.topic_partition.partition
+
+    def is_current(self, partition: Partition) -> bool:
+        """Whether this follows the partition in its present leader epoch, and has not failed."""
+        return (
+            self.partition is partition
+            and self.leader_epoch == partition.leader_epoch
+            and self.state is not FollowState.FAILED
+        )
+
+    @property
+    def lag(self) -> int | None:
+        """How many records it is behind the leader; None: not known yet."""
+        if self.leader_offset == UNKNOWN:
+            return None
+        return max(0, self.leader_offset - self.fetch_offset)
+
+    @property
+    def position(self) -> Position:
+        """From where the next Fetch reads it."""
+        log = self.partition.log
+        last_epoch = log.leader_epochs.latest_epoch
+        return Position(
+            self.fetch_offset,
+            self.leader_epoch,
+            UNKNOWN if last_epoch is None else last_epoch,
+            log.log_start_offset,
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is to be part of the next Fetch."""
+        return self.state is FollowState.FETCHING and not self.is_delayed and not self.is_changing
+
+    def __repr__(self) -> str:
+        name = self.partition.topic_partition
+        return f"{name} in epoch {self.leader_epoch}, {self.state.value} at {self.fetch_offset}"
+
+
+class SendFetch(NamedTuple):
+    """Answer with `Follower.fetch_answered` or `request_failed`."""
+
+    request: FetchRequest
+
+
+class SendListOffsets(NamedTuple):
+    """Answer with `Follower.offsets_answered` or `request_failed`."""
+
+    request: ListOffsetsRequest
+
+
+class AppendFetched(NamedTuple):
+    """Append records, perhaps none, and take over the leader's high watermark and log start."""
+
+    followed: FollowedPartition
+    records: Records
+    high_watermark: int
+    log_start_offset: int
+
+
+class TruncateTo(NamedTuple):
+    """Make offset the end of the log."""
+
+    followed: FollowedPartition
+    offset: int
+
+
+class StartOverAt(NamedTuple):
+    """Delete all records; the log begins anew at offset."""
+
+    followed: FollowedPartition
+    offset: int
+
+
+class ReportFailed(NamedTuple):
+    """The partition is not fetched until it has a newer leader epoch."""
+
+    followed: FollowedPartition
+    reason: str
+
+
+LogChange = AppendFetched | TruncateTo | StartOverAt
+"""To be answered with `Follower.changed`, `change_refused` or `change_failed`."""
+
+Effect = SendFetch | SendListOffsets | LogChange | ReportFailed
+
+
+class Truncation(NamedTuple):
+    """Where a log is cut. is_complete: the logs agree then; otherwise the leader is asked again for
+    the epoch that is the last one then.
+    """
+
+    offset: int
+    is_complete: bool
+
+
+def truncation(log: ReplicaLog, leader_epoch: int, end_offset: int) -> Truncation:
+    """Where to cut a log so that it agrees with a leader whose largest epoch up to the one asked
+    for is leader_epoch, ending at end_offset (exclusive). KIP-101, KIP-279.
+    """
+    own_log_end = log.log_end_offset
+    own_epoch, own_end = log.leader_epochs.end_offset_for(leader_epoch, own_log_end)
+    if own_end >= 0 and own_epoch != leader_epoch:
+        return Truncation(min(own_end, own_log_end), is_complete=False)
+    if own_end >= 0:
+        end_offset = min(end_offset, own_end)
+    return Truncation(min(end_offset, own_log_end), is_complete=True)

@@ -1,0 +1,300 @@
+"""What a follower does to its log: appending what the leader sent, truncation (Kafka's
+ReplicaFetcherThread).
+
+`follower` decides, `fetchers` runs the steps made here in turns of the loop (`FairSlices`). Workers
+cut logs and make new segments, and check the CRCs of what is large; the loop appends piece by
+piece. One change of a log is under way at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from struct import Struct
+from typing import Any, Final, Protocol
+
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.cut import Cut
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.validator import ValidatedBatches, validate_replicated
+from kbroker.model import InvariantError, TopicPartition
+from kbroker.ports import ClosableOffload, Deferred, broker_stopping
+from kbroker.protocol.batches.any_magic import read_any_header
+from kbroker.protocol.batches.batch_header import (
+    LENGTH_OVERHEAD,
+    LENGTH_POSITION,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+)
+from kbroker.protocol.codecs.schema import Records
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.followers.followed_partition import (
+    AppendFetched,
+    FollowedPartition,
+    FollowState,
+    LogChange,
+    TruncateTo,
+)
+from kbroker.replication.partition import Partition
+from kbroker.replication.time_slices import SlicedSteps
+
+logger = logging.getLogger(__name__)
+
+_LENGTH_AND_EPOCH: Final = Struct(">ii")
+
+BELOW_HIGH_WATERMARK: Final = "node %d, %s: truncating to offset %d, below the high watermark %d"
+"""The warning that records are cut which were shown to clients, or could have been. Without unclean
+elections it never comes.
+"""
+CORRUPT: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
+"""Errors of records that are fetched again."""
+
+PIECE_BATCHES: Final = 128
+PIECE_BYTES: Final = 512 * 1024
+"""What one step appends, a batch at least: a millisecond or less."""
+
+LOOP_CHECK_BYTES: Final = 2 << 20
+"""The loop computes the CRCs of no more at once; a worker those of a larger batch."""
+
+Waits = Generator[Deferred[Any] | None, None, None]
+"""Steps of a change; see `time_slices.SlicedSteps`."""
+
+
+class TruncatableLogs(Protocol):
+    """The logs of this broker; `log.manager.LogManager` is one."""
+
+    def begin_cut(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        is_full: bool,
+        then: Callable[[], None],
+    ) -> Cut | None: ...
+
+
+class FollowerLogs:
+    """logs: cut logs. offload: the workers. on_log_start: told of partitions whose log may start
+    elsewhere now. now_ms: the wall clock.
+    """
+
+    __slots__ = ("_is_closed", "_logs", "_now_ms", "_offload", "_on_log_start", "_under_way")
+
+    def __init__(
+        self,
+        logs: TruncatableLogs,
+        *,
+        offload: ClosableOffload,
+        on_log_start: Callable[[Partition], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._logs = logs
+        self._offload = offload
+        self._on_log_start = on_log_start
+        self._now_ms = now_ms
+        self._under_way: dict[Partition, list[Callable[[], None]]] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Give nothing more to the workers, and wait for them. Blocks. A cut that they have not
+        begun is left to the close of its log.
+        """
+        self._is_closed = True
+        self._offload.close()
+
+    def is_changing(self, partition: Partition) -> bool:
+        """Whether a change of its log is under way, perhaps in the name of an earlier leader."""
+        return partition in self._under_way
+
+    def when_idle(self, partition: Partition, then: Callable[[], None]) -> None:
+        """Call back once the change that is under way has ended."""
+        self._under_way[partition].append(then)
+
+    def steps(self, change: LogChange) -> SlicedSteps:
+        """The steps in which the log is changed.
+
+        They raise KafkaError (one of CORRUPT: nothing more is appended, and the same may be fetched
+        again) and LogDirectoryError. An append ends early, without an error, if the partition is
+        not followed any more as it was.
+        """
+        if _is_over(change.followed):
+            return
+        partition = change.followed.partition
+        if partition in self._under_way:
+            raise InvariantError(f"{change.followed}: two changes of its log at a time")
+        waiting: list[Callable[[], None]] = []
+        self._under_way[partition] = waiting
+        try:
+            if isinstance(change, AppendFetched):
+                yield from self._append(partition, change)
+            else:
+                is_full = not isinstance(change, TruncateTo)
+                yield from self._cut(change.followed, change.offset, is_full=is_full)
+        finally:
+            del self._under_way[partition]
+            for then in waiting:
+                then()
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def _append(self, partition: Partition, change: AppendFetched) -> Waits:
+        followed = change.followed
+        is_first = True
+        for piece in pieces_of(change.records, followed.leader_epoch):
+            if not is_first:
+                yield None
+            if _is_over(followed):
+                return
+            if is_first and partition.log.log_end_offset == partition.log.log_start_offset:
+                yield from self._start_before(followed, read_any_header(piece))
+            is_first = False
+            yield from self._append_piece(followed, piece)
+            if _is_over(followed):
+                return
+            partition.traffic.replication_bytes_in += len(piece)
+            partition.follower_advanced(change.high_watermark, len(piece))
+        if is_first:
+            partition.follower_advanced(change.high_watermark, 0)
+        log = _log_of(partition)
+        start = min(change.log_start_offset, partition.high_watermark)
+        if start > log.log_start_offset and log.delete_records_before(start):
+            self._on_log_start(partition)
+
+    def _append_piece(self, followed: FollowedPartition, piece: memoryview) -> Waits:
+        partition = followed.partition
+        if len(piece) > LOOP_CHECK_BYTES:
+            checked = yield from self._check(partition, piece)
+        else:
+            checked = validate_replicated(piece, next_offset=partition.log.log_end_offset)
+        while not _is_over(followed):  # perhaps another log each time: the mover replaces it
+            log = _log_of(partition)
+            due = log.append_replicated(checked, now_ms=self._now_ms(), may_wait=True)
+            if due is None:
+                return
+            roll = due.roll
+            made = self._in_worker(roll.work)
+            yield made
+            roll.end(made.value)
+            if roll.failure is not None:
+                raise roll.failure
+
+    def _check(
+        self, partition: Partition, piece: memoryview
+    ) -> Generator[Deferred[Any] | None, None, ValidatedBatches]:
+        """`validate_replicated` in a worker."""
+        next_offset = partition.log.log_end_offset
+        found: list[ValidatedBatches | KafkaError] = []
+
+        def check() -> None:
+            try:
+                found.append(validate_replicated(piece, next_offset=next_offset))
+            except KafkaError as error:
+                found.append(error)
+
+        done = self._in_worker(check)
+        yield done
+        _require_done(done.value)
+        checked = found.pop()
+        if isinstance(checked, KafkaError):
+            raise checked
+        return checked
+
+    def _start_before(self, followed: FollowedPartition, first: BatchHeader) -> Waits:
+        """Let an empty log begin at its first batch, if the leader's log starts within that batch
+        (KAFKA-6975).
+        """
+        if first.base_offset < followed.partition.log.log_end_offset < first.next_offset:
+            yield from self._cut(followed, first.base_offset, is_full=True)
+
+    # -- cutting ----------------------------------------------------------------------------------
+
+    def _cut(self, followed: FollowedPartition, offset: int, *, is_full: bool) -> Waits:
+        partition = followed.partition
+        if not is_full and offset < partition.high_watermark:
+            logger.warning(
+                BELOW_HIGH_WATERMARK,
+                partition.node_id,
+                partition.topic_partition,
+                offset,
+                partition.high_watermark,
+            )
+        while not (log := _log_of(partition)).jobs.is_idle:
+            done = self._in_worker(log.jobs.work)
+            yield done
+            log.jobs.collect()
+            _require_done(done.value)
+            if _is_over(followed):
+                return
+        cut = self._logs.begin_cut(
+            partition.topic_partition, offset, is_full=is_full, then=partition.truncated
+        )
+        if cut is None:
+            partition.truncated()
+        else:
+            done = self._in_worker(cut.work)
+            yield done
+            cut.end(done.value)
+            _require_done(done.value)
+            if cut.failure is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(cut.failure))
+        if partition.role:
+            self._on_log_start(partition)
+
+    def _in_worker(self, work: Callable[[], None]) -> Deferred[OSError | None]:
+        """Resolves with the fault of the work, or None. Raises KafkaError(BROKER_NOT_AVAILABLE)
+        once this is closed.
+        """
+        if self._is_closed:
+            raise broker_stopping()
+        done: Deferred[OSError | None] = Deferred()
+        self._offload(work, done.resolve)
+        return done
+
+
+def _log_of(partition: Partition) -> PartitionLog:
+    return partition.log  # type: ignore[return-value]  # only PartitionLogs are hosted
+
+
+def _is_over(followed: FollowedPartition) -> bool:
+    """Whether what was fetched may not be appended any more: there is a newer leader epoch, or the
+    partition is not here.
+    """
+    return followed.state is FollowState.REMOVED or not followed.partition.role
+
+
+def _require_done(failure: OSError | None) -> None:
+    """Raise the fault of a worker."""
+    if isinstance(failure, LogDirectoryError):
+        raise failure
+    if failure is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+
+
+def pieces_of(records: Records, leader_epoch: int) -> Iterator[memoryview]:
+    """The fetched batches that may be appended, in pieces of PIECE_BATCHES or PIECE_BYTES: without
+    a last batch that is cut short by the limit of the response, and without batches of a newer
+    epoch than the one they were asked for in (KAFKA-18723): the leader has changed, and may yet
+    truncate them.
+
+    Raises KafkaError(CORRUPT_MESSAGE) for a length that no batch can have.
+    """
+    if not isinstance(records, bytes | bytearray | memoryview):
+        raise TypeError(f"{type(records).__name__} are not fetched records")
+    view = memoryview(records)
+    begin = position = count = 0
+    end = len(view)
+    while end - position > MAGIC_POSITION:
+        length, epoch = _LENGTH_AND_EPOCH.unpack_from(view, position + LENGTH_POSITION)
+        following = position + LENGTH_OVERHEAD + length
+        if following <= position + MAGIC_POSITION:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of length {length}")
+        if following > end or (view[position + MAGIC_POSITION] >= MAGIC and epoch > leader_epoch):
+            break
+        if count and (count == PIECE_BATCHES or following - begin > PIECE_BYTES):
+            yield view[begin:position]
+            begin, count = position, 0
+        position = following
+        count += 1
+    if count:
+        yield view[begin:position]

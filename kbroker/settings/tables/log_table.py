@@ -1,0 +1,155 @@
+"""The broker configurations of logs and of remote log storage: log.*, remote.*.
+
+The columns are explained in table.py, which joins the tables.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.settings.tables.keys import CLUSTER, HIGH, LOW, MEDIUM, READ_ONLY, ConfigType
+from kbroker.settings.tables.keys import ConfigKey as K
+
+BOOLEAN: Final = ConfigType.BOOLEAN
+DOUBLE: Final = ConfigType.DOUBLE
+INT: Final = ConfigType.INT
+LIST: Final = ConfigType.LIST
+LONG: Final = ConfigType.LONG
+STRING: Final = ConfigType.STRING
+
+LOG_ROWS: Final = (
+    K("log.cleaner.backoff.ms", LONG, "15000", "[0,...]", MEDIUM, CLUSTER),
+    K("log.cleaner.dedupe.buffer.size", LONG, "134217728", "", MEDIUM, CLUSTER),
+    K("log.cleaner.delete.retention.ms", LONG, "86400000", "[0,...]", MEDIUM, CLUSTER),
+    K("log.cleaner.enable", BOOLEAN, "true"),
+    K("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", "", MEDIUM, CLUSTER),
+    K("log.cleaner.io.buffer.size", INT, "524288", "[0,...]", MEDIUM, CLUSTER),
+    K("log.cleaner.io.max.bytes.per.second", DOUBLE, "1.7976931348623157E308", "", MEDIUM, CLUSTER),
+    K("log.cleaner.max.compaction.lag.ms", LONG, "9223372036854775807", "[1,...]", MEDIUM, CLUSTER),
+    K("log.cleaner.min.cleanable.ratio", DOUBLE, "0.5", "[0,...,1]", MEDIUM, CLUSTER),
+    K("log.cleaner.min.compaction.lag.ms", LONG, "0", "[0,...]", MEDIUM, CLUSTER),
+    K("log.cleaner.threads", INT, "1", "[0,...]", MEDIUM, CLUSTER),
+    K("log.cleanup.policy", LIST, "delete", "[compact, delete]", MEDIUM, CLUSTER),
+    K("log.dir", LIST, "/tmp/kafka-logs", "", HIGH),
+    K("log.dir.failure.timeout.ms", LONG, "30000", "[1,...]", LOW),
+    K("log.dirs", LIST, None, "", HIGH),
+    K("log.flush.interval.messages", LONG, "9223372036854775807", "[1,...]", HIGH, CLUSTER),
+    K("log.flush.interval.ms", LONG, None, "", HIGH, CLUSTER),
+    K("log.flush.offset.checkpoint.interval.ms", INT, "60000", "[0,...]", HIGH),
+    K("log.flush.scheduler.interval.ms", LONG, "9223372036854775807", "", HIGH),
+    K("log.flush.start.offset.checkpoint.interval.ms", INT, "60000", "[0,...]", HIGH),
+    K("log.index.interval.bytes", INT, "4096", "[0,...]", MEDIUM, CLUSTER),
+    K("log.index.size.max.bytes", INT, "10485760", "[4,...]", MEDIUM, CLUSTER),
+    K("log.initial.task.delay.ms", LONG, "30000", "[0,...]", LOW, READ_ONLY, internal=True),
+    K("log.local.retention.bytes", LONG, "-2", "[-2,...]", MEDIUM, CLUSTER),
+    K("log.local.retention.ms", LONG, "-2", "[-2,...]", MEDIUM, CLUSTER),
+    K("log.message.timestamp.after.max.ms", LONG, "3600000", "[0,...]", MEDIUM, CLUSTER),
+    K(
+        "log.message.timestamp.before.max.ms",
+        LONG,
+        "9223372036854775807",
+        "[0,...]",
+        MEDIUM,
+        CLUSTER,
+    ),
+    K(
+        "log.message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "[CreateTime, LogAppendTime]",
+        MEDIUM,
+        CLUSTER,
+    ),
+    K("log.preallocate", BOOLEAN, "false", "", MEDIUM, CLUSTER),
+    K("log.retention.bytes", LONG, "-1", "", HIGH, CLUSTER),
+    K("log.retention.check.interval.ms", LONG, "300000", "[1,...]"),
+    K("log.retention.hours", INT, "168", "", HIGH),
+    K("log.retention.minutes", INT, None, "", HIGH),
+    K("log.retention.ms", LONG, None, "", HIGH, CLUSTER),
+    K("log.roll.hours", INT, "168", "[1,...]", HIGH),
+    K("log.roll.jitter.hours", INT, "0", "[0,...]", HIGH),
+    K("log.roll.jitter.ms", LONG, None, "", HIGH, CLUSTER),
+    K("log.roll.ms", LONG, None, "", HIGH, CLUSTER),
+    K("log.segment.bytes", INT, "1073741824", "[1048576,...]", HIGH, CLUSTER),
+    K("log.segment.delete.delay.ms", LONG, "60000", "[0,...]", HIGH, CLUSTER),
+    K("remote.fetch.max.wait.ms", INT, "500", "[1,...]", MEDIUM, CLUSTER),
+    K("remote.list.offsets.request.timeout.ms", LONG, "30000", "[1,...]", MEDIUM, CLUSTER),
+    K("remote.log.index.file.cache.total.size.bytes", LONG, "1073741824", "[1,...]", LOW, CLUSTER),
+    K(
+        "remote.log.index.file.cache.ttl.ms",
+        LONG,
+        "900000",
+        "[-1,...]",
+        LOW,
+        READ_ONLY,
+        internal=True,
+    ),
+    K("remote.log.manager.copier.thread.pool.size", INT, "10", "[1,...]", MEDIUM, CLUSTER),
+    K(
+        "remote.log.manager.copy.max.bytes.per.second",
+        LONG,
+        "9223372036854775807",
+        "[1,...]",
+        MEDIUM,
+        CLUSTER,
+    ),
+    K("remote.log.manager.copy.quota.window.num", INT, "11", "[1,...]"),
+    K("remote.log.manager.copy.quota.window.size.seconds", INT, "1", "[1,...]"),
+    K("remote.log.manager.expiration.thread.pool.size", INT, "10", "[1,...]", MEDIUM, CLUSTER),
+    K(
+        "remote.log.manager.fetch.max.bytes.per.second",
+        LONG,
+        "9223372036854775807",
+        "[1,...]",
+        MEDIUM,
+        CLUSTER,
+    ),
+    K("remote.log.manager.fetch.quota.window.num", INT, "11", "[1,...]"),
+    K("remote.log.manager.fetch.quota.window.size.seconds", INT, "1", "[1,...]"),
+    K("remote.log.manager.follower.thread.pool.size", INT, "2", "[1,...]", MEDIUM, CLUSTER),
+    K("remote.log.manager.task.interval.ms", LONG, "30000", "[1,...]", LOW),
+    K(
+        "remote.log.manager.task.retry.backoff.max.ms",
+        LONG,
+        "30000",
+        "[1,...]",
+        LOW,
+        READ_ONLY,
+        internal=True,
+    ),
+    K(
+        "remote.log.manager.task.retry.backoff.ms",
+        LONG,
+        "500",
+        "[1,...]",
+        LOW,
+        READ_ONLY,
+        internal=True,
+    ),
+    K(
+        "remote.log.manager.task.retry.jitter",
+        DOUBLE,
+        "0.2",
+        "[0,...,0.5]",
+        LOW,
+        READ_ONLY,
+        internal=True,
+    ),
+    K("remote.log.manager.thread.pool.size", INT, "2", "[1,...]"),
+    K("remote.log.metadata.custom.metadata.max.bytes", INT, "128", "[0,...]", LOW),
+    K(
+        "remote.log.metadata.manager.class.name",
+        STRING,
+        "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
+        "non-empty string",
+    ),
+    K("remote.log.metadata.manager.class.path", STRING, None),
+    K("remote.log.metadata.manager.impl.prefix", STRING, "rlmm.config.", "non-empty string"),
+    K("remote.log.metadata.manager.listener.name", STRING, None, "non-empty string"),
+    K("remote.log.reader.max.pending.tasks", INT, "100", "[1,...]"),
+    K("remote.log.reader.threads", INT, "10", "[1,...]", MEDIUM, CLUSTER),
+    K("remote.log.storage.manager.class.name", STRING, None, "non-empty string"),
+    K("remote.log.storage.manager.class.path", STRING, None),
+    K("remote.log.storage.manager.impl.prefix", STRING, "rsm.config.", "non-empty string"),
+    K("remote.log.storage.system.enable", BOOLEAN, "false"),
+)
