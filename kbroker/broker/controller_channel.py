@@ -328,7 +328,8 @@ class LocalControllerChannel:
             self._service.submit(
                 lambda controller, now_ms: controller.create_topics_in_steps(
                     request, describable=describable, charge=charge
-                )
+                ),
+                timeout_ms=request.timeout_ms,
             )
         )
 
@@ -344,7 +345,8 @@ class LocalControllerChannel:
             self._service.submit(
                 lambda controller, now_ms: controller.delete_topics(
                     request, api_version=api_version, charge=charge
-                )
+                ),
+                timeout_ms=request.timeout_ms,
             )
         )
 
@@ -354,14 +356,18 @@ class LocalControllerChannel:
         """See ControllerChannel."""
         return self._applied(
             self._service.submit(
-                lambda controller, now_ms: controller.create_partitions(request, charge=charge)
+                lambda controller, now_ms: controller.create_partitions(request, charge=charge),
+                timeout_ms=request.timeout_ms,
             )
         )
 
     def elect_leaders(self, request: ElectLeadersRequest) -> Deferred[ElectLeadersResponse]:
         """See ControllerChannel."""
         return self._applied(
-            self._service.submit(lambda controller, now_ms: controller.elect_leaders(request))
+            self._service.submit(
+                lambda controller, now_ms: controller.elect_leaders(request),
+                timeout_ms=request.timeout_ms,
+            )
         )
 
     def alter_reassignments(
@@ -369,7 +375,10 @@ class LocalControllerChannel:
     ) -> Deferred[AlterPartitionReassignmentsResponse]:
         """See ControllerChannel."""
         return self._applied(
-            self._service.submit(lambda controller, now_ms: controller.alter_reassignments(request))
+            self._service.submit(
+                lambda controller, now_ms: controller.alter_reassignments(request),
+                timeout_ms=request.timeout_ms,
+            )
         )
 
     def list_reassignments(

@@ -236,9 +236,10 @@ class ControllerService:
 
     # Operations.
 
-    def submit(self, operation: Operation[R]) -> Deferred[R]:
+    def submit(self, operation: Operation[R], *, timeout_ms: int | None = None) -> Deferred[R]:
         """Decide after the operations before this one and append; resolves with the response once
-        the records are committed.
+        the records are committed. timeout_ms: after a longer wait for its turn the operation is not
+        carried out, but fails with REQUEST_TIMED_OUT: its client no longer waits.
 
         An operation without records is answered after the proposals before it, whose outcome it may
         rest on. Raises KafkaError, or fails with it, if the operation does so, and with
@@ -247,12 +248,17 @@ class ControllerService:
         if not self._is_active:
             raise _not_controller()
         answer: Deferred[R] = Deferred()
-        self._operations.add(self._carry_out(operation, answer))
+        deadline_ms: int | None = None
+        if timeout_ms is not None:
+            deadline_ms = self._timers.monotonic_ms() + max(timeout_ms, 0)
+        self._operations.add(self._carry_out(operation, answer, deadline_ms))
         if answer.error is not None:
             raise answer.error
         return answer
 
-    def _carry_out(self, operation: Operation[R], answer: Deferred[R]) -> Iterator[None]:
+    def _carry_out(
+        self, operation: Operation[R], answer: Deferred[R], deadline_ms: int | None
+    ) -> Iterator[None]:
         """Steps: decide, encode; replay and append batch by batch, in one batch if the decision is
         atomic. No other operation begins before the last one.
         """
@@ -260,6 +266,10 @@ class ControllerService:
         try:
             if not self._leads(log.epoch):  # lost while it waited for its turn
                 raise _not_controller()
+            if deadline_ms is not None and self._timers.monotonic_ms() > deadline_ms:
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT, "The controller was busy for too long."
+                )
             controller.next_offset = log.next_offset
             decision = in_steps(operation(controller, self._timers.now_ms()))
             result = yield from self._while_leading(decision, log.epoch)

@@ -162,6 +162,11 @@ class QuorumDriver:
         return quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
 
     @property
+    def strangers(self) -> tuple[str, ...]:
+        """Addresses of controllers whose last answer was that they are of another cluster."""
+        return tuple(self._executor.strangers.values())
+
+    @property
     def next_offset(self) -> int:
         """The offset the next record will get."""
         return self._core.quorum.log.end_offset

@@ -8,6 +8,7 @@ the order of events and effects.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, assert_never
@@ -26,6 +27,7 @@ from kbroker.quorum.raft.effects import (
     AppendControl,
     AppendRecords,
     Commit,
+    Destination,
     Effect,
     FinishSnapshot,
     Flush,
@@ -46,6 +48,8 @@ from kbroker.quorum.raft.offsets import SnapshotId
 from kbroker.quorum.raft.requests.messages import fetched_partition, fetched_snapshot_partition
 from kbroker.quorum.snapshot_effects import SnapshotEffects
 from kbroker.quorum.state_machine_feed import StateMachineFeed
+
+logger = logging.getLogger(__name__)
 
 Event = Callable[[RaftNode, int], list[Effect]]
 """(core, monotonic time in ms): an event of the core; returns its effects."""
@@ -81,7 +85,8 @@ class Shell(Protocol):
 
 class EffectExecutor:
     """Of one node. Loop thread only. parked: requests that wait for a Respond. open_transport:
-    called when the first Send is due.
+    called when the first Send is due. strangers: the addresses of nodes whose last answer was that
+    they are of another cluster, by node id.
     """
 
     __slots__ = (
@@ -98,6 +103,7 @@ class EffectExecutor:
         "_transport",
         "_when_idle",
         "parked",
+        "strangers",
     )
 
     def __init__(
@@ -116,6 +122,7 @@ class EffectExecutor:
         self._shell = shell
         self._timers = timers
         self.parked = parked
+        self.strangers: dict[int, str] = {}
         self._open_transport = open_transport
         self._log = LogEffects(storage, timers, offload)
         self._snapshots = SnapshotEffects(storage, timers, offload)
@@ -216,6 +223,7 @@ class EffectExecutor:
         number = effect.correlation_id
 
         def answered(response: RaftResponse) -> None:
+            self._look_at_cluster(effect.destination, response)
             self._shell.handle_event(
                 lambda core, now_ms: core.response_received(number, response, now_ms)
             )
@@ -225,6 +233,20 @@ class EffectExecutor:
             self._timers.call_later(0, lambda: self._send_failed(number, error.code))
 
         self._transport.send(effect).on_done(answered, failed)
+
+    def _look_at_cluster(self, destination: Destination, response: RaftResponse) -> None:
+        """Say once that a node is of another cluster: the core only backs off from it."""
+        node_id = destination.node_id
+        if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self.strangers.pop(node_id, None)
+        elif node_id not in self.strangers:
+            self.strangers[node_id] = address = f"{destination.host}:{destination.port}"
+            logger.warning(
+                "%s: the controller at %s answers %s: it is of another cluster than this node",
+                self._storage.directory,
+                address,
+                ErrorCode.INCONSISTENT_CLUSTER_ID.name,
+            )
 
     def _send_failed(self, number: int, code: ErrorCode) -> None:
         self._shell.handle_event(lambda core, now_ms: core.request_failed(number, code, now_ms))

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.cluster import (
 )
 from kbroker.settings.tables.keys import ResourceType
 from tests.controller.held_log import Node
+from tests.controller.test_service_turns import PARTITIONS, SlicedNode
 
 
 class World(Node):
@@ -193,3 +194,27 @@ def test_elections_and_reassignments_on_a_cluster_of_one_broker() -> None:
     assert topic.partition_result[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
     (answered,) = reassigned.value.responses
     assert answered.partitions[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda channel: channel.create_topics(CreateTopicsRequest(timeout_ms=50)),
+        lambda channel: channel.delete_topics(DeleteTopicsRequest(timeout_ms=50), api_version=6),
+        lambda channel: channel.create_partitions(CreatePartitionsRequest(timeout_ms=50)),
+        lambda channel: channel.elect_leaders(ElectLeadersRequest(timeout_ms=50)),
+        lambda channel: channel.alter_reassignments(
+            AlterPartitionReassignmentsRequest(timeout_ms=50)
+        ),
+    ],
+)
+def test_what_waited_longer_than_its_client_is_not_carried_out(
+    ask: Callable[[LocalControllerChannel], Deferred[object]],
+) -> None:
+    node = SlicedNode()
+    channel = LocalControllerChannel(node.service, when_applied=Deferred)
+    node.create("big", PARTITIONS)  # takes turns
+    late = ask(channel)
+    node.timers.advance(51)
+    node.finish()
+    assert late.error is not None and late.error.code is ErrorCode.REQUEST_TIMED_OUT

@@ -113,6 +113,25 @@ def test_an_operation_that_fails_later_fails_its_answer() -> None:
         node.service.submit(fail)
 
 
+def test_an_operation_that_waits_too_long_is_not_carried_out() -> None:
+    node = SlicedNode()
+    big = node.create("big", PARTITIONS)
+    decided: list[int] = []
+
+    def decide(controller: Controller, now_ms: int) -> ControllerResult[None]:
+        decided.append(len(decided))
+        return ControllerResult([], None)
+
+    late = node.service.submit(decide, timeout_ms=99)
+    node.timers.advance(100)
+    patient = node.service.submit(decide, timeout_ms=0)
+    node.finish()
+    node.commit()
+    assert code(big) == ErrorCode.NONE
+    assert late.error is not None and late.error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert patient.value is None and decided == [0]
+
+
 def test_a_topic_of_very_many_partitions_is_decided_in_steps() -> None:
     """9,990 partitions took 48 ms in one turn. No other operation is carried out between."""
     turns = Turns()

@@ -16,7 +16,7 @@ from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.node.cluster import Cluster, consume, create_topic, produce, running, until
+from tests.node.cluster import CLUSTER_ID, Cluster, consume, create_topic, produce, running, until
 
 COUNT = 200
 EXPECTED = {b"%d" % number for number in range(COUNT)}
@@ -131,6 +131,21 @@ def test_a_broker_without_controllers_says_so_and_judges_no_log(tmp_path: Path) 
         await cluster.start()
         async with cluster.client(4) as client:
             assert len(await consume(client, "t", 5)) == 5
+        await cluster.stop()
+
+    run(script)
+
+
+def test_a_broker_of_another_cluster_says_so(tmp_path: Path) -> None:
+    async def script() -> None:
+        settings = {"initial.broker.registration.timeout.ms": "3000"}
+        cluster = Cluster(tmp_path, {1: "controller", 4: "broker"}, settings=settings)
+        await cluster.start(1)
+        for file in (tmp_path / "4").glob("meta.properties"):
+            file.write_text(file.read_text().replace(CLUSTER_ID, "another"))
+        with pytest.raises(StartupError, match=r"; of another cluster than .*: 127\.0\.0\.1:\d+$"):
+            await cluster.start(4)
+        cluster.nodes.pop(4)
         await cluster.stop()
 
     run(script)

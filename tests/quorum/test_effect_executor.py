@@ -206,6 +206,18 @@ def test_answers_of_other_nodes_become_events(
     assert world.is_closed
 
 
+def test_a_node_of_another_cluster_is_named_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)
+    for number, response in enumerate((strange, strange, VoteResponse(), strange), 1):
+        world.carry_out(Send(number, Destination(-2, "h", 9093), VoteRequest(), 100))
+        world.sent[-1][1].resolve(response)
+        is_strange = response is strange
+        assert list(world.executor.strangers.values()) == (["h:9093"] if is_strange else [])
+    assert caplog.text.count("the controller at h:9093 answers INCONSISTENT_CLUSTER_ID") == 2
+
+
 def fetch_response() -> FetchResponse:
     partition = FetchResponse.PartitionData(partition_index=0, records=b"")
     topic = FetchResponse.FetchableTopicResponse(

@@ -46,6 +46,14 @@ def active_controller(driver: QuorumDriver, listener_name: str) -> ActiveControl
     return None
 
 
+def controllers_of_another_cluster(driver: QuorumDriver) -> str:
+    """The end of a line that says why no active controller is known; empty if it is not this."""
+    if not driver.strangers:
+        return ""
+    addresses = ", ".join(driver.strangers)
+    return f"; of another cluster than the directories of this node: {addresses}"
+
+
 def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:
     """A node that is its whole cluster imports none of it."""
     from kbroker.client.channel.asyncio_streams import AsyncioStreams

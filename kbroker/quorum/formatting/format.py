@@ -236,9 +236,14 @@ def _not_formatted(
     file = config.source if exists(Path(config.source)) else "CONFIGURATION"
     command = f"kbroker format {file} --cluster-id "
     command += "ID" if known is None else f"{known.cluster_id} --ignore-formatted"
+    voters = ""
+    if config.is_controller and not config.voters:
+        if known is None:
+            voters = " (in a new cluster --standalone or --initial-controllers)"
+        command += " --no-initial-controllers"
     return StartupError(
         f"log directory {path} has no {META_PROPERTIES}, and this node is not the only voter there "
-        f"is: run `{command}` first, or mount the disk that has its data"
+        f"is: run `{command}`{voters} first, or mount the disk that has its data"
     )
 
 

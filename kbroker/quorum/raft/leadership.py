@@ -19,7 +19,7 @@ from kbroker.protocol.messages.quorum import (
 )
 from kbroker.quorum.raft.control import QuorumConfiguration, leader_change
 from kbroker.quorum.raft.effects import Respond
-from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH, UNKNOWN_ID
+from kbroker.quorum.raft.election_state import MAX_TOLD_EPOCH
 from kbroker.quorum.raft.log_writer import LogWriter
 from kbroker.quorum.raft.requests.messages import (
     begin_quorum_epoch_request,
@@ -284,8 +284,7 @@ class Leadership:
         told = VoterEndpoint.all_of(endpoints)
         if leader.leader_id < 0 or leader.leader_epoch > MAX_TOLD_EPOCH or not are_usable(told):
             return ErrorCode.INVALID_REQUEST
-        known_id = UNKNOWN_ID if leader.leader_epoch > quorum.epoch else quorum.leader_id
-        if known_id not in (UNKNOWN_ID, leader.leader_id):
+        if not quorum.has_consistent_leader(leader.leader_epoch, leader.leader_id):
             return ErrorCode.INVALID_REQUEST  # an epoch has one leader: this is not a leader's
         listeners = told or quorum.endpoints_of(leader.leader_id)
         quorum.maybe_transition(leader.leader_epoch, leader.leader_id, listeners, now_ms)

@@ -80,7 +80,7 @@ class VoterChanges:
         self._pending: PendingChange | None = None
         self._volatile: dict[int, tuple[Leader, Voter]] = {}
 
-    # The checks that all changes share.
+    # The checks that all changes share, in Kafka's order.
 
     def _refusal(
         self,
@@ -89,15 +89,14 @@ class VoterChanges:
         key: ReplicaKey,
         endpoints: tuple[VoterEndpoint, ...] | None,
     ) -> tuple[ErrorCode, str]:
-        """Why a change is refused, in Kafka's order; NONE if not. endpoints: None if the request
-        has none.
+        """Why a request is refused whatever the voters are; NONE if not. endpoints: None if the
+        request has none.
         """
         quorum = self._quorum
         if cluster_id is not None and cluster_id != quorum.config.cluster_id:
             return ErrorCode.INCONSISTENT_CLUSTER_ID, ""
         error = self._fetches.leader_error(epoch)
-        state = quorum.state
-        if error or not isinstance(state, Leader):
+        if error:
             return error, ""
         listener_name = quorum.config.listener_name
         if key.id < 0 or key.directory_id == ZERO_UUID:
@@ -106,16 +105,22 @@ class VoterChanges:
             return ErrorCode.INVALID_REQUEST, f"The listener {listener_name} is missing."
         if endpoints is not None and not are_usable(endpoints):
             return ErrorCode.INVALID_REQUEST, "The listeners are too many, or no names."
+        return ErrorCode.NONE, ""
+
+    def _refusal_by_epoch(self) -> tuple[ErrorCode, str]:
+        """Why this leader cannot begin a change now."""
         if self._pending is not None:
             return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is pending."
-        if state.state.high_watermark is None:
+        if self._leader.state.high_watermark is None:
             return ErrorCode.REQUEST_TIMED_OUT, "No record of this epoch is committed yet."
         return ErrorCode.NONE, ""
 
     def _refusal_by_set(self) -> tuple[ErrorCode, str]:
-        """Why the newest voter set cannot be followed by another one."""
-        quorum = self._quorum
-        if quorum.control.kraft_version == 0:
+        """Why this leader cannot begin to add or remove a voter now."""
+        error, message = self._refusal_by_epoch()
+        if error:
+            return error, message
+        if self._quorum.control.kraft_version == 0:
             return ErrorCode.UNSUPPORTED_VERSION, "kraft.version 0 has a static voter set."
         return self._refusal_by_commit()
 
@@ -244,9 +249,13 @@ class VoterChanges:
         versions = (feature.min_supported_version, feature.max_supported_version)
         epoch = request.current_leader_epoch
         error, _ = self._refusal(request.cluster_id, epoch, key, endpoints)
+        if not error and not 0 <= versions[0] <= versions[1]:
+            error = ErrorCode.INVALID_REQUEST
+        if not error:
+            error, _ = self._refusal_by_epoch()
         if not error:
             error, _ = self._refusal_by_commit()
-        if not error and not 0 <= versions[0] <= quorum.control.kraft_version <= versions[1]:
+        if not error and not versions[0] <= quorum.control.kraft_version <= versions[1]:
             error = ErrorCode.INVALID_REQUEST
         if not error:
             voter = Voter(*key, endpoints, versions)

@@ -249,8 +249,24 @@ def test_among_several_nothing_is_formatted_by_itself(
 ) -> None:
     """A voter that lost its disk could vote twice."""
     line = refused(tmp_path, **NODES[role], **quorum)
-    assert "run `kbroker format CONFIGURATION --cluster-id ID` first" in line
+    command = "run `kbroker format CONFIGURATION --cluster-id ID"
+    if quorum is DYNAMIC:
+        command += " --no-initial-controllers` (in a new cluster --standalone or --initial-contr"
+    assert command in line
     assert not any(tmp_path.iterdir())
+
+
+def test_the_command_for_a_new_disk_of_a_dynamic_controller_is_one_that_formats_it(
+    tmp_path: Path,
+) -> None:
+    node = config(tmp_path / "a", **NODES["both"], **DYNAMIC)
+    by_hand(node, cluster_id=CLUSTER, no_initial_controllers=True)
+    line = refused(tmp_path / "a", tmp_path / "b", **NODES["both"], **DYNAMIC)
+    options = f"--cluster-id {CLUSTER} --ignore-formatted --no-initial-controllers` first"
+    assert options in line
+    both = config(tmp_path / "a", tmp_path / "b", **NODES["both"], **DYNAMIC)
+    asked = {"cluster_id": CLUSTER, "ignore_formatted": True, "no_initial_controllers": True}
+    assert len(by_hand(both, **asked)) == 1
 
 
 def test_a_broker_is_not_formatted_by_itself(tmp_path: Path) -> None:

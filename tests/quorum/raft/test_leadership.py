@@ -247,6 +247,20 @@ def test_a_leader_that_tells_too_much_is_not_followed(request_: RaftRequest) -> 
     assert (replica.state, replica.node.quorum.epoch) == ("Leader", before)
 
 
+def test_a_candidate_is_not_told_that_it_leads() -> None:
+    replica = Replicas(1, 2, 3)[1]
+    replica.world.now_ms += 2000
+    replica.do(replica.node.poll(replica.world.now_ms))
+    asked = [each for each in replica.effects if isinstance(each, Send)][-1]
+    error = ErrorCode.UNSUPPORTED_VERSION  # of the pre-vote
+    replica.do(replica.node.request_failed(asked.correlation_id, error, replica.world.now_ms))
+    assert replica.state == "Candidate"
+    for request in (begin(replica.node.quorum.epoch), end(replica.node.quorum.epoch, 1)):
+        request.topics[0].partitions[0].leader_id = 1
+        assert told(replica, request) == ErrorCode.INVALID_REQUEST
+    assert replica.state == "Candidate"
+
+
 def test_a_leader_of_a_later_epoch_is_followed() -> None:
     for request in (begin(10, MAX_ENDPOINTS), end(10, MAX_SUCCESSORS)):
         replica = Replicas(1, 2)[1]

@@ -271,6 +271,7 @@ def test_a_voter_tells_its_endpoints() -> None:
     assert found is not None
     assert found.endpoints[0].port == 7777
     assert ask(leader, update(leader, other, 7778)) == ErrorCode.REQUEST_TIMED_OUT
+    assert ask(leader, update(leader, other, 7778, low=-1)) == ErrorCode.INVALID_REQUEST
     world.advance(1000)
     assert ask(leader, update(leader, other, 7779, low=2)) == ErrorCode.INVALID_REQUEST
     assert ask(leader, update(leader, other, 7779, low=-1)) == ErrorCode.INVALID_REQUEST

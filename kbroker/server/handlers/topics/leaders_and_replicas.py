@@ -10,7 +10,8 @@ it is complete. ElectLeaders v0 has no place for an error about all partitions.
 Deviations: an election of all partitions names only topics with a partition that needed one; a
 partition that is named again is elected or listed once, and not reassigned a second time
 (INVALID_REQUEST); of more than 10,000 changes none is made (Kafka makes the first 10,000
-reassignments, and UNKNOWN_SERVER_ERROR of the others); timeout_ms is not waited out.
+reassignments, and UNKNOWN_SERVER_ERROR of the others); timeout_ms bounds the wait for the
+controller's turn (REQUEST_TIMED_OUT), not that for the commit.
 """
 
 from __future__ import annotations

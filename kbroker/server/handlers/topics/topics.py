@@ -9,12 +9,13 @@ throttled (KIP-599).
 
 Each topic has its own outcome. The response goes out when the records are committed and this broker
 has acted on them, so a client that is answered can produce at once. A controller that loses
-leadership meanwhile fails the request with NOT_CONTROLLER. Deviations: timeout_ms is not waited
-out, since the controller answers or fails; Kafka shuffles DeleteTopics' results, here they
-keep the order of the request; a name that collides with another one of the same request is refused
-as well; a request of more than 32 topics is decided on in parts, between which the loop has its
-turn, so its topics are not created or deleted in one batch of records, and names that collide with
-one another are seen only within a part if the request only validates.
+leadership meanwhile fails the request with NOT_CONTROLLER, and one that is busy for longer than
+timeout_ms with REQUEST_TIMED_OUT, without a change. Deviations: timeout_ms is not waited out once
+the change is appended, since the controller answers or fails; Kafka shuffles DeleteTopics' results,
+here they keep the order of the request; a name that collides with another one of the same request
+is refused as well; a request of more than 32 topics is decided on in parts, between which the loop
+has its turn, so its topics are not created or deleted in one batch of records, and names that
+collide with one another are seen only within a part if the request only validates.
 """
 
 from __future__ import annotations
