@@ -25,7 +25,8 @@ from benchmarks.figures import Figure, machine
 from kbroker.log.append_request import AppendRequest
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.plan import dirty_range, group_segments
-from kbroker.log.cleaner.round import CleaningRound, Source
+from kbroker.log.cleaner.round import CleaningRound
+from kbroker.log.cleaner.steps import Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.partition_log import PartitionLog
 from kbroker.model import TopicPartition

@@ -19,6 +19,16 @@ class Reason(NamedTuple):
 
 
 REASONS: Mapping[str, Reason] = {
+    "coordinator/share_state/topic.py": Reason(
+        "server/handlers/groups/test_find_coordinator.py", "the keys of requests, and a name"
+    ),
+    "coordinator/transaction/producer.py": Reason(
+        "coordinator/transaction/test_ends.py", "a pair of numbers"
+    ),
+    "log/cleaner/steps.py": Reason("log/cleaner/test_round.py", "values of a round"),
+    "server/policies/*.py": Reason(
+        "server/test_api_policy.py", "each policy against the schemas of Kafka"
+    ),
     "client/cluster_view.py": Reason(
         "client/test_cluster.py",
         "plain values that the client makes of responses",

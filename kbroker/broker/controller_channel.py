@@ -13,12 +13,11 @@ contains it, and fails with BROKER_NOT_AVAILABLE if this broker stops first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
-from kbroker.controller.configs.client_quotas import QuotaAlteration, QuotaOutcome
 from kbroker.controller.configs.configs import Alterations, Outcome
 from kbroker.controller.partitions.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
@@ -37,10 +36,6 @@ from kbroker.protocol.messages.admin.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.messages.authentication import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-)
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -55,6 +50,13 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+
+if TYPE_CHECKING:
+    from kbroker.controller.configs.client_quotas import QuotaAlteration, QuotaOutcome
+    from kbroker.protocol.messages.authentication import (
+        AlterUserScramCredentialsRequest,
+        AlterUserScramCredentialsResponse,
+    )
 
 R = TypeVar("R")
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from kbroker.broker.metadata_cache import MetadataCache
-from kbroker.coordinator.group.offsets.store import DeletedTopic
+from kbroker.coordinator.topics import DeletedTopic
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.publisher import Order, Publisher
 from kbroker.ports import Deferred

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from kbroker.coordinator.transaction.ends import Producer
-from kbroker.coordinator.transaction.service import TransactionCoordinator
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred, Timers, follow
 from kbroker.protocol.errors import ErrorCode
@@ -56,6 +55,27 @@ class OpenTransactions(Protocol):
         """(leader epoch, offset of the producer's last marker) of a partition led here; None: it is
         not led here.
         """
+        ...
+
+
+class OwnCoordinator(Protocol):
+    """The transaction coordinator of this broker."""
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition]
+    ) -> Deferred[Verdicts]:
+        """See `TransactionCoordinator`."""
+        ...
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Sequence[TopicPartition],
+        *,
+        client_version: int,
+    ) -> Deferred[ErrorCode]:
+        """See `TransactionCoordinator`."""
         ...
 
 
@@ -102,7 +122,7 @@ class PartitionGate:
     def __init__(
         self,
         replicas: OpenTransactions,
-        coordinator: TransactionCoordinator,
+        coordinator: OwnCoordinator,
         timers: Timers,
         *,
         verifies: Callable[[], bool],

@@ -17,7 +17,7 @@ from kbroker.broker.transaction_gate import (
     Verdicts,
     produce_error_of,
 )
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred

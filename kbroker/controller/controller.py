@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kbroker.controller import controllers, producer_ids
 from kbroker.controller.brokers import brokers
@@ -25,12 +25,6 @@ from kbroker.controller.brokers.broker_sessions import BrokerSessions
 from kbroker.controller.brokers.heartbeats import BrokerHeartbeats
 from kbroker.controller.configs import configs as config_changes
 from kbroker.controller.configs import features as feature_updates
-from kbroker.controller.configs.client_quotas import (
-    QuotaAlteration,
-    QuotaOutcome,
-    alter_client_quotas,
-)
-from kbroker.controller.configs.scram_credentials import alter_scram_credentials
 from kbroker.controller.partitions import (
     directories,
     elections,
@@ -74,10 +68,6 @@ from kbroker.protocol.messages.admin.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.protocol.messages.authentication import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-)
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -103,6 +93,13 @@ from kbroker.protocol.messages.stored.metadata_records import (
     NoOpRecord,
 )
 from kbroker.settings.sections.quorum import QuorumVoter
+
+if TYPE_CHECKING:
+    from kbroker.controller.configs.client_quotas import QuotaAlteration, QuotaOutcome
+    from kbroker.protocol.messages.authentication import (
+        AlterUserScramCredentialsRequest,
+        AlterUserScramCredentialsResponse,
+    )
 
 RECORDS_PER_STEP: Final = 128
 """Records that are replayed, or encoded, in one step: about half a millisecond of work."""
@@ -438,6 +435,9 @@ class Controller:
         self, alterations: Sequence[QuotaAlteration], *, validate_only: bool
     ) -> DecisionSteps[dict[QuotaEntity, QuotaOutcome]]:
         """AlterClientQuotas. Raises KafkaError for too many records."""
+        # Not above: few clusters have quotas.
+        from kbroker.controller.configs.client_quotas import alter_client_quotas
+
         return _bounded(
             (yield from alter_client_quotas(self.image, alterations, validate_only=validate_only))
         )
@@ -446,6 +446,9 @@ class Controller:
         self, request: AlterUserScramCredentialsRequest
     ) -> DecisionSteps[AlterUserScramCredentialsResponse]:
         """AlterUserScramCredentials. Raises KafkaError for too many records."""
+        # Not above: the messages of authentication are 0.1 MB, which most brokers never need.
+        from kbroker.controller.configs.scram_credentials import alter_scram_credentials
+
         return _bounded((yield from alter_scram_credentials(self.image, request)))
 
     # Features.

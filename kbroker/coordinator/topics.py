@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kbroker.model import Uuid
+from kbroker.model import ZERO_UUID, Uuid
+
+if TYPE_CHECKING:
+    from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
 
 PartitionRacks = tuple[tuple[str, ...], ...]
 """The racks of the replicas of each partition, by partition; empty if no broker has a rack."""
@@ -39,3 +42,14 @@ class ClusterTopics(TopicLookup, Protocol):
     @property
     def offset(self) -> int: ...
     def partition_racks(self, name: str) -> PartitionRacks: ...
+
+
+class DeletedTopic(NamedTuple):
+    """A topic that the cluster had until now."""
+
+    name: str
+    topic_id: Uuid
+
+    def has(self, value: OffsetCommitValue) -> bool:
+        """Whether an offset of this topic's name is one of this topic, not of one created later."""
+        return value.topic_id in (ZERO_UUID, self.topic_id)

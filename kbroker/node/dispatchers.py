@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kbroker.protocol.apis import APIS
-from kbroker.server.api_handler import ApiHandler
+from kbroker.server.api_handler import ApiHandler, RegisteredApi
 from kbroker.server.api_policy import ListenerType
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.forwarding import Forwarder, LocalForwarder, RequestForwarder
 from kbroker.server.handlers import (
-    all_handlers,
-    controller_handlers,
-    forwarded_handlers,
-    telemetry_handlers,
+    broker_apis,
+    controller_apis,
+    forwarded_apis,
+    telemetry_apis,
 )
 from kbroker.server.services import ControllerServices, Services
 
@@ -39,7 +39,7 @@ class ControllerDispatchers:
     @cached_property
     def forwarded(self) -> Dispatcher[ControllerServices]:
         """For the requests that brokers forward."""
-        handlers = [each for each in controller_handlers() if APIS[each.api_key].forwardable]
+        handlers = [each for each in controller_apis() if APIS[each.api_key].forwardable]
         return Dispatcher(handlers, self.services, listener=ListenerType.CONTROLLER)
 
     def of_listeners(self) -> Dispatcher[ControllerServices]:
@@ -47,7 +47,7 @@ class ControllerDispatchers:
         from kbroker.server.handlers.cluster.envelope import envelope_handler
 
         return Dispatcher(
-            [*controller_handlers(), envelope_handler(self.forwarded)],
+            [*controller_apis(), envelope_handler(self.forwarded)],
             self.services,
             listener=ListenerType.CONTROLLER,
         )
@@ -63,17 +63,19 @@ def broker_dispatcher(
     """For the connections of a broker. controllers: those of a node that is its whole cluster; any
     other broker forwards to the active controller over the wire. handlers: in place of all.
     """
-    own = handlers
-    if own is None:
-        own = all_handlers() + ([] if services.telemetry is None else telemetry_handlers())
+    own: Sequence[RegisteredApi[Services]] = (
+        (broker_apis() + ([] if services.telemetry is None else telemetry_apis()))
+        if handlers is None
+        else handlers
+    )
     if controllers is None:
-        forwarder: Forwarder = RequestForwarder(forwarded_handlers(), services, to_controller)
+        forwarder: Forwarder = RequestForwarder(forwarded_apis(), services, to_controller)
         return Dispatcher(own, services, forwarder=forwarder)
     if handlers is not None:
         return Dispatcher(own, services)
     here = {handler.api_key for handler in own}
     forwarder = LocalForwarder(
-        [handler for handler in forwarded_handlers() if handler.api_key not in here],
+        [handler for handler in forwarded_apis() if handler.api_key not in here],
         lambda: controllers.forwarded,
         listener_name=next(iter(services.config.controller_listener_names), ""),
     )

@@ -157,7 +157,9 @@ class Hosting:
         }
 
     def on_leadership(self, callback: LeadershipCallback) -> None:
-        """Call back at every change of leadership of a partition here."""
+        """Call back at every change of leadership of a partition here; if it is called by such a
+        callback, beginning with the present change.
+        """
         self._leadership_callbacks.append(callback)
 
     # orders from the metadata

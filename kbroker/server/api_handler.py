@@ -1,12 +1,16 @@
-"""A registered API: its key, its handler and its policy, and what follows from all of them."""
+"""A registered API: its key, its handler and its policy, and what follows from all of them; and the
+same before the handler is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Final, Generic, TypeVar
+from importlib import import_module
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from kbroker.model import InvariantError
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import merge, pieces
 from kbroker.protocol.codecs.schema import Message
@@ -63,6 +67,10 @@ class ApiHandler(msgspec.Struct, Generic[S_contra], frozen=True):
     limit: Callable[[S_contra, RequestContext, Any], None] | None = None
     withdraw: Callable[[S_contra, Any], Message] | None = None
 
+    def load(self) -> ApiHandler[S_contra]:
+        """See `RegisteredApi`: its module is imported."""
+        return self
+
     @property
     def min_version(self) -> int:
         """The oldest request version that is served."""
@@ -92,7 +100,39 @@ class ApiHandler(msgspec.Struct, Generic[S_contra], frozen=True):
         return total
 
 
-def small_responses(handlers: Iterable[ApiHandler[Any]]) -> frozenset[int]:
+class LateHandler(msgspec.Struct, Generic[S_contra], frozen=True):
+    """An `ApiHandler` whose module is imported when the first request for the API arrives: the
+    modules of all APIs, with the messages and cores they need, are a tenth of what an idle broker
+    holds in memory. module: its full name.
+    """
+
+    module: str
+    api_key: ApiKey
+    policy: ApiPolicy
+
+    def load(self) -> ApiHandler[S_contra]:
+        """Import the module and find the handler. Raises InvariantError if it has none."""
+        handlers: Iterable[ApiHandler[S_contra]] = import_module(self.module).HANDLERS
+        for handler in handlers:
+            if handler.api_key is self.api_key:
+                return handler
+        raise InvariantError(f"{self.module} has no handler of {self.api_key.name}")
+
+
+class RegisteredApi(Protocol[S_contra]):
+    """What a listener knows of an API before the first request: `ApiHandler` and `LateHandler`."""
+
+    @property
+    def api_key(self) -> ApiKey: ...
+    @property
+    def policy(self) -> ApiPolicy: ...
+
+    def load(self) -> ApiHandler[S_contra]:
+        """The handler, whose module may be imported by that."""
+        ...
+
+
+def small_responses(handlers: Iterable[RegisteredApi[Any]]) -> frozenset[int]:
     """Keys of the APIs whose responses are small as a rule; see `MemoryClass`."""
     return frozenset(
         int(handler.api_key)
@@ -101,9 +141,8 @@ def small_responses(handlers: Iterable[ApiHandler[Any]]) -> frozenset[int]:
     )
 
 
-def api_version_ranges(handlers: Iterable[ApiHandler[Any]]) -> list[ApiVersionRange]:
+def api_version_ranges(handlers: Iterable[RegisteredApi[Any]]) -> list[ApiVersionRange]:
     """What ApiVersions announces for these handlers, by API key."""
     return sorted(
-        ApiVersionRange(int(handler.api_key), handler.min_version, handler.max_version)
-        for handler in handlers
+        ApiVersionRange(int(handler.api_key), *handler.policy.versions) for handler in handlers
     )

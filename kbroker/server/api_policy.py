@@ -1,6 +1,7 @@
 """What `dispatch` and the connection need to know of an API before its handler runs, as data.
 
-Each registration in `handlers/` carries an `ApiPolicy`. Handlers contain none of it; the resources
+Each registration in `handlers/` carries an `ApiPolicy`, of a table in `policies/`, which is there
+before the handler is imported. Handlers contain none of it; the resources
 that only a handler can name (topics of a session, the groups of a response) are listed too, as
 `Extent.EACH`, `LISTED` and `SOME`. Sources: `KafkaApis`, `ControllerApis` and `AuthHelper` of Kafka
 4.3.1 for authorisation, forwarding and quotas; docs/adr/0016 for memory.
@@ -20,6 +21,7 @@ from kbroker.protocol.acl_operations import (
     AclOperation,
     AclResource,
 )
+from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.requests import RequestContext
 from kbroker.server.session import Session
@@ -127,6 +129,9 @@ class ApiPolicy(msgspec.Struct, frozen=True):
     waits_for_others: bool = False
     group_protocol: GroupProtocol | None = None
 
+
+Policies = Mapping[ApiKey, ApiPolicy]
+"""Those of one module of `handlers/`."""
 
 CONSUMER_PROTOCOL: Final = GroupProtocol("consumer", "group.version")
 STREAMS_PROTOCOL: Final = GroupProtocol("streams", "streams.version")

@@ -35,7 +35,12 @@ from kbroker.protocol.framing import (
     encode_response_frame,
     read_client_id,
 )
-from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
+from kbroker.server.api_handler import (
+    ApiHandler,
+    RegisteredApi,
+    api_version_ranges,
+    small_responses,
+)
 from kbroker.server.api_policy import (
     ApiPolicy,
     Authorizer,
@@ -79,9 +84,9 @@ pass the request on.
 
 
 class _Route(Generic[S]):
-    """A registered API, with its policy taken apart for `dispatch`. The request class is imported
-    when the first request arrives. checks: run in their order before the handler; base_checks:
-    those among them that do not depend on quotas.
+    """A registered API, its policy taken apart. Handler and request class are imported with the
+    first request. checks: run in their order before the handler; base_checks: those of them that do
+    not depend on quotas. limits_to_quotas: whether the handler's `limit` is one of them.
     """
 
     __slots__ = (
@@ -89,28 +94,47 @@ class _Route(Generic[S]):
         "checks",
         "flexible_from",
         "handler",
+        "limits_to_quotas",
         "max_version",
         "min_version",
+        "registered",
         "request_type",
+        "services",
         "view_fields",
     )
 
-    def __init__(self, handler: ApiHandler[S], services: S, authorizer: Authorizer | None) -> None:
-        policy = handler.policy
-        self.handler = handler
+    handler: ApiHandler[S]
+    """Once it is loaded."""
+
+    def __init__(
+        self, registered: RegisteredApi[S], services: S, authorizer: Authorizer | None
+    ) -> None:
+        policy = registered.policy
+        self.registered = registered
+        self.services = services
         self.min_version, self.max_version = policy.versions
-        self.flexible_from = api_info(handler.api_key).flexible_from
+        self.flexible_from = api_info(registered.api_key).flexible_from
         self.base_checks = checks_of(policy, services, authorizer)
         self.checks = self.base_checks
+        self.limits_to_quotas = False
         self.request_type: type[Request] | None = None
         self.view_fields: tuple[Field, ...] = ()
         """The fields of the request that hold views on the receive buffer."""
 
     def load(self) -> type[Request]:
-        """Import the request class."""
-        self.request_type = request_type = request_class(self.handler.api_key)
+        """Import the handler and the request class."""
+        self.handler = self.registered.load()
+        self.request_type = request_type = request_class(self.registered.api_key)
         self.view_fields = tuple(field for field in request_type.FIELDS if field.holds_bytes)
+        self.limit_to_quotas(self.limits_to_quotas)
         return request_type
+
+    def limit_to_quotas(self, limits: bool) -> None:
+        """Call the handler's `limit` before it from now on, or call it no more."""
+        self.limits_to_quotas = limits
+        if self.request_type is not None and self.handler.limit is not None:
+            limit = (partial(self.handler.limit, self.services),) if limits else ()
+            self.checks = self.base_checks + limit
 
     def kept(self, request: Any) -> Any:  # of the API's own class
         """The request without its views on the receive buffer, for as long as its response
@@ -127,9 +151,8 @@ class Dispatcher(Generic[S]):
     """The handler table of one type of listener, at work.
 
     small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API
-    key. errors: how many were answered with an error as a whole, by API key and code. surprises:
-    how many unexpected exceptions. times: by API key, from `dispatch` to the end of `render`; None:
-    not measured.
+    key. errors: answers that are an error as a whole, by API key and code. surprises: unexpected
+    exceptions. times: by API key, from `dispatch` to the end of `render`; None: not measured.
     """
 
     __slots__ = (
@@ -149,7 +172,7 @@ class Dispatcher(Generic[S]):
 
     def __init__(
         self,
-        handlers: Sequence[ApiHandler[S]],
+        handlers: Sequence[RegisteredApi[S]],
         services: S,
         *,
         listener: ListenerType = ListenerType.BROKER,
@@ -192,15 +215,13 @@ class Dispatcher(Generic[S]):
         """The client quota of an API; EXEMPT for one that is not served."""
         route = self._routes.get(api_key)
         if route is not None:
-            return route.handler.policy.quota
+            return route.registered.policy.quota
         return Quota.EXEMPT if self._forwarder is None else self._forwarder.quota_of(api_key)
 
     def limit_responses(self, *, to_quotas: bool) -> None:
         """Call `limit` of handlers from now on, or call it no more."""
         for route in self._routes.values():
-            if route.handler.limit is not None:
-                limit = (partial(route.handler.limit, self._services),) if to_quotas else ()
-                route.checks = route.base_checks + limit
+            route.limit_to_quotas(to_quotas)
 
     def withdrawn(self, api_key: int, response: Message) -> Message | None:
         """What is sent in place of a response that exceeds a client quota; None: the response."""
@@ -225,17 +246,17 @@ class Dispatcher(Generic[S]):
         if route is None:
             return self._forward(api_key, session, frame, arrived_ms)
         if not route.min_version <= api_version <= route.max_version:
-            return _unsupported_version(route.handler, api_version, correlation_id)
+            return _unsupported_version(route.registered, api_version, correlation_id)
         self.requests[api_key] = self.requests.get(api_key, 0) + 1
         client_id, position = read_client_id(
             frame, id_size, flexible=api_version >= route.flexible_from
         )
-        context = RequestContext(
-            route.handler.api_key, api_version, correlation_id, client_id, session, arrived_ms
-        )
         request_type = route.request_type
         if request_type is None:
             request_type = route.load()
+        context = RequestContext(
+            route.handler.api_key, api_version, correlation_id, client_id, session, arrived_ms
+        )
         # Bytes behind the body are ignored, as Kafka does: librdkafka 2.16 puts three behind a
         # Metadata v13 request for all topics.
         started_s = 0.0 if self.times is None else time.perf_counter()
@@ -315,6 +336,7 @@ class Dispatcher(Generic[S]):
         frame: Binary,
         arrived_ms: int,
     ) -> LargeRequest:
+        request_type = route.request_type or route.load()
         handler = route.handler
         context = RequestContext(
             handler.api_key,
@@ -326,7 +348,7 @@ class Dispatcher(Generic[S]):
         )
         return LargeRequest(
             context,
-            request_class(header.api_key),
+            request_type,
             frame,
             header.body_position,
             lambda request: self._handle_in_steps(route, context, request),
@@ -466,13 +488,13 @@ def checks_of(
 
 
 def _unsupported_version(
-    handler: ApiHandler[S], api_version: int, correlation_id: int
+    registered: RegisteredApi[S], api_version: int, correlation_id: int
 ) -> PendingResponse:
     """ApiVersions is answered in v0, so that a newer client can step down; a request of any other
     API ends the connection.
     """
-    if handler.api_key is not ApiKey.API_VERSIONS:
-        raise MalformedRequest(f"{handler.api_key.name} v{api_version} is not served")
-    pending = PendingResponse(int(handler.api_key), 0, correlation_id)
-    pending.message = handler.error_response(None, ErrorCode.UNSUPPORTED_VERSION, "")
+    if registered.api_key is not ApiKey.API_VERSIONS:
+        raise MalformedRequest(f"{registered.api_key.name} v{api_version} is not served")
+    pending = PendingResponse(int(registered.api_key), 0, correlation_id)
+    pending.message = registered.load().error_response(None, ErrorCode.UNSUPPORTED_VERSION, "")
     return pending

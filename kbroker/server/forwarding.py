@@ -39,7 +39,7 @@ from kbroker.protocol.framing import (
     decode_response_header,
 )
 from kbroker.protocol.messages.cluster import EnvelopeResponse
-from kbroker.server.api_handler import ApiHandler, api_version_ranges, small_responses
+from kbroker.server.api_handler import RegisteredApi, api_version_ranges, small_responses
 from kbroker.server.api_policy import Quota
 from kbroker.server.requests import (
     LARGE_REQUEST_BYTES,
@@ -114,7 +114,7 @@ class Forwarder(Protocol):
 class _ForwardedRequest(NamedTuple):
     """frame: header and body, as the client sent them."""
 
-    handler: ApiHandler[Any]
+    handler: RegisteredApi[Any]
     header: RequestHeader
     frame: bytes
     session: Session
@@ -134,7 +134,7 @@ class RequestForwarder:
 
     def __init__(
         self,
-        handlers: Iterable[ApiHandler[Any]],
+        handlers: Iterable[RegisteredApi[Any]],
         services: NodeServices,
         channel: EnvelopeChannel,
     ) -> None:
@@ -175,7 +175,8 @@ class RequestForwarder:
         """See Forwarder."""
         header = decode_request_header(frame)
         handler = self._handlers[header.api_key]
-        if not handler.min_version <= header.api_version <= handler.max_version:
+        low, high = handler.policy.versions
+        if not low <= header.api_version <= high:
             raise MalformedRequest(f"{handler.api_key.name} v{header.api_version} is not served")
         if len(frame) > self._max_bytes:
             raise MalformedRequest(
@@ -239,7 +240,7 @@ class RequestForwarder:
     ) -> Message | Refusal | Deferred[Any]:
         """The error response to a request that no controller has answered."""
         code = error.code if error.code in _RELAYED_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
-        handler, header = request.handler, request.header
+        handler, header = request.handler.load(), request.header
         kind = request_class(header.api_key)
         if request.is_large:
             context = RequestContext(
@@ -311,7 +312,7 @@ class LocalForwarder:
 
     def __init__(
         self,
-        handlers: Iterable[ApiHandler[Any]],
+        handlers: Iterable[RegisteredApi[Any]],
         controller: Callable[[], RequestDispatcher],
         *,
         listener_name: str,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -38,7 +38,28 @@ if TYPE_CHECKING:
     from kbroker.replication.manager import ReplicaManager
     from kbroker.replication.time_slices import FairSlices
     from kbroker.settings.broker import BrokerConfig
+    from kbroker.share.partitions import SharePartitions
     from kbroker.share.reader import ShareReader
+
+T = TypeVar("T")
+
+
+class Late(Generic[T]):
+    """A part of a node that is made when something needs it for the first time, by a function that
+    imports its modules then. made: None until then. Loop thread only.
+    """
+
+    __slots__ = ("_make", "made")
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self.made: T | None = None
+
+    def get(self) -> T:
+        """The part."""
+        if self.made is None:
+            self.made = self._make()
+        return self.made
 
 
 class NodeServices(msgspec.Struct, kw_only=True):
@@ -78,30 +99,86 @@ class NodeServices(msgspec.Struct, kw_only=True):
         return self.local_controller
 
 
+class Coordinators(msgspec.Struct, frozen=True):
+    """Groups and transactions. markers: to the partitions of transactions that end."""
+
+    groups: GroupCoordinator
+    markers: MarkerRouter
+    transactions: TransactionCoordinator
+
+    def close(self) -> None:
+        """Close the coordinators, when the broker stops: their requests are answered."""
+        self.groups.close()
+        self.transactions.close()
+
+
+class ShareServices(msgspec.Struct, frozen=True):
+    """What share groups (KIP-932) need of a broker."""
+
+    coordinator: ShareCoordinator
+    partitions: SharePartitions
+    reader: ShareReader
+    groups: ShareGroupCoordinator
+
+    def close(self) -> None:
+        """Close all of them, when the broker stops."""
+        self.partitions.close()
+        self.coordinator.close()
+
+
 class Services(NodeServices, kw_only=True):
     """The parts of one running broker. channel: to the active controller, wherever that runs.
+    coordinators, share: made with the first request for them, or the first partition of their
+    topics that is led here.
     telemetry: None without a receiver of client metrics.
     """
 
     channel: BrokerChannel
     replicas: ReplicaManager
-    groups: GroupCoordinator
     producer_ids: ProducerIdManager
-    transactions: TransactionCoordinator
-    markers: MarkerRouter
+    coordinators: Late[Coordinators]
     partition_gate: PartitionGate
-    share_groups: ShareGroupCoordinator
-    share_coordinator: ShareCoordinator
-    share_reader: ShareReader
+    share: Late[ShareServices]
     offload: Offload
     random: Random = msgspec.field(default_factory=Random)
     internal_topics: InternalTopics = msgspec.field(default_factory=InternalTopics)
     streams_topics: StreamsTopics = msgspec.field(default_factory=StreamsTopics)
     telemetry: Telemetry | None = None
 
+    @property
+    def groups(self) -> GroupCoordinator:
+        """Groups and their offsets."""
+        return self.coordinators.get().groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """Transactional ids."""
+        return self.coordinators.get().transactions
+
+    @property
+    def markers(self) -> MarkerRouter:
+        """The way of markers into partitions."""
+        return self.coordinators.get().markers
+
+    @property
+    def share_groups(self) -> ShareGroupCoordinator:
+        """Requests for share groups and their offsets."""
+        return self.share.get().groups
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator:
+        """The states of share partitions."""
+        return self.share.get().coordinator
+
+    @property
+    def share_reader(self) -> ShareReader:
+        """Records for the members of share groups."""
+        return self.share.get().reader
+
     def disconnected(self, connection_id: str) -> None:
         """A connection of a client has ended."""
-        self.share_reader.disconnected(connection_id)
+        if self.share.made is not None:
+            self.share.made.reader.disconnected(connection_id)
         if self.telemetry is not None:
             self.telemetry.disconnected(connection_id)
 

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MOVE_LIMIT, MetadataListener, move_limit
-from kbroker.coordinator.group.offsets.store import DeletedTopic
+from kbroker.coordinator.topics import DeletedTopic
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.publisher import HostPartition, Order, Publisher, RemovePartition

@@ -19,7 +19,7 @@ from kbroker.broker.transaction_gate import (
     produce_error_of,
     produce_message_of,
 )
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred

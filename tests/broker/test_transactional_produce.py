@@ -14,7 +14,7 @@ from kbroker.broker.transactional_produce import (
     reverify,
     verify_partitions,
 )
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.log.append_request import is_transactional
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred

@@ -8,12 +8,12 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.records import decode_record
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.coordinator_log import AppendOutcome, is_written
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import DeletedTopic
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.batches.batch_header import (

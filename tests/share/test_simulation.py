@@ -14,8 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from kbroker.coordinator.share_state.persister import RetryingSharePersister
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header

@@ -13,7 +13,8 @@ from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from kbroker.broker.remote.batch_queues import ENTRY_BYTES, BatchQueues
 from kbroker.broker.remote.peer_brokers import PeerBrokers
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.service import ShareCoordinator
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import TopicIdPartition, Uuid
 from kbroker.ports import Deferred, Memory

@@ -15,7 +15,7 @@ from typing import Final
 from kbroker.broker.remote.batch_queues import ENTRY_BYTES, PARTITION_BYTES, BatchQueues
 from kbroker.broker.remote.peer_brokers import PeerBrokers
 from kbroker.broker.transaction_gate import Verdicts
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import by_topic
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.metadata.image import MetadataImage

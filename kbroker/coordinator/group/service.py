@@ -26,7 +26,6 @@ from kbroker.coordinator.group.membership.join import (
 )
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
 from kbroker.coordinator.group.offset_service import OffsetService, OffsetSettings
-from kbroker.coordinator.group.offsets.store import DeletedTopic
 from kbroker.coordinator.group.streams.requests import (
     check_streams_heartbeat,
 )
@@ -38,7 +37,7 @@ from kbroker.coordinator.runtime.key_partitions import KeyPartitions
 from kbroker.coordinator.runtime.loader import LOAD_STEP_BYTES
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
-from kbroker.coordinator.topics import ClusterTopics
+from kbroker.coordinator.topics import ClusterTopics, DeletedTopic
 from kbroker.log_lines import LogThrottle, shown
 from kbroker.model import StartupError
 from kbroker.ports import Deferred, Timers, gather

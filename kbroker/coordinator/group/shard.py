@@ -24,7 +24,7 @@ from kbroker.coordinator.group.membership.leave import leave_response
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
 from kbroker.coordinator.group.migration import Migration
 from kbroker.coordinator.group.offsets.expiry import ExpirySweep, OffsetExpiry
-from kbroker.coordinator.group.offsets.store import DeletedTopic, OffsetStore
+from kbroker.coordinator.group.offsets.store import OffsetStore
 from kbroker.coordinator.group.records import decode_record, group_tombstone
 from kbroker.coordinator.group.share.groups import ShareGroups
 from kbroker.coordinator.group.share.membership import ShareHeartbeat, ShareSettings
@@ -39,7 +39,7 @@ from kbroker.coordinator.runtime.result import (
     Results,
     in_batches,
 )
-from kbroker.coordinator.topics import ClusterTopics
+from kbroker.coordinator.topics import ClusterTopics, DeletedTopic
 from kbroker.model import TopicIdPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.codecs.schema import CoordinatorKey, Message

@@ -20,14 +20,13 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.share_state.shard import ShareStateShard, ShareTopics, StateSettings
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.coordinator.topics import ClusterTopic
-from kbroker.model import TopicIdPartition, TopicPartition, Uuid, uuid_from_string, uuid_to_string
+from kbroker.model import TopicIdPartition, TopicPartition, Uuid, uuid_to_string
 from kbroker.ports import Deferred, TimerHandle, Timers, gather
 from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
-
-SHARE_TOPIC: Final = "__share_group_state"
 
 logger = logging.getLogger(__name__)
 
@@ -80,19 +79,6 @@ class StateTopics(ShareTopics, Protocol):
 
     @property
     def topics(self) -> Mapping[str, ClusterTopic]: ...
-
-
-def is_coordinator_key(text: str) -> bool:
-    """Whether text is a key of FindCoordinator: a group, a topic's id and a partition."""
-    parts = text.rsplit(":", 2)
-    if len(parts) != 3 or not parts[0]:
-        return False
-    try:
-        uuid_from_string(parts[1])
-        int(parts[2])
-    except ValueError:
-        return False
-    return True
 
 
 class _Tombstones(NamedTuple):

@@ -5,19 +5,12 @@ the state after it (KIP-98, KIP-890). What follows the Prepare record is in `com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import LAST_CLIENT_EPOCH, NO_PRODUCER_ID, Transaction
 from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.protocol.errors import ErrorCode, KafkaError
-
-
-class Producer(NamedTuple):
-    """The identity of a producer in a request."""
-
-    producer_id: int
-    producer_epoch: int
-
 
 EndDecision = tuple[ErrorCode, bool]
 """The error; without one, whether the end is new, else the request is a retry of the last end."""

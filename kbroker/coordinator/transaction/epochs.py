@@ -6,7 +6,7 @@ A client never gets epoch 32767: the epoch before it is followed by a new produc
 
 from __future__ import annotations
 
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import (
     LAST_CLIENT_EPOCH,
     NO_PRODUCER_EPOCH,

@@ -20,8 +20,8 @@ from kbroker.coordinator.runtime.key_partitions import KeyPartitions
 from kbroker.coordinator.runtime.result import CoordinatorResult, OutgoingRequest, Results
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import ClusterTopic
-from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.markers import MarkerWriter, WriteMarkers
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.producer_ids import TakeProducerId
 from kbroker.coordinator.transaction.records import (
     NO_PRODUCER_EPOCH,

@@ -18,7 +18,6 @@ from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Results
 from kbroker.coordinator.transaction.completion import Completion, Completions, completed
 from kbroker.coordinator.transaction.ends import (
-    Producer,
     check_producer,
     decide_end_v1,
     decide_end_v2,
@@ -37,6 +36,7 @@ from kbroker.coordinator.transaction.markers import (
     WriteMarkers,
     all_at_once,
 )
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.producer_ids import TakeProducerId
 from kbroker.coordinator.transaction.records import (
     LAST_CLIENT_EPOCH,

@@ -16,13 +16,11 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kbroker.log.cleaner.compaction import last_records
 from kbroker.log.cleaner.config import Account, CleanedLogs, CleanerConfig
 from kbroker.log.cleaner.plan import DirtyRange, dirty_range, group_segments
-from kbroker.log.cleaner.round import CleaningRound, CleaningStep, CleaningStopped, Source
-from kbroker.log.cleaner.swap import SegmentSwap
+from kbroker.log.cleaner.steps import CleaningStep, CleaningStopped, Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
@@ -34,6 +32,9 @@ from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Offload, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.broker import BrokerConfig
+
+if TYPE_CHECKING:
+    from kbroker.log.cleaner.round import CleaningRound
 
 logger = logging.getLogger(__name__)
 
@@ -230,6 +231,10 @@ class LogCleaner:
     # -- one round --------------------------------------------------------------------------------
 
     def _begin(self, log: LogState, dirty: DirtyRange) -> None:
+        # Not above: many brokers have no compacted log.
+        from kbroker.log.cleaner.compaction import last_records
+        from kbroker.log.cleaner.round import CleaningRound
+
         config = self.config
         producers = last_records(log.producers)
         kept_bytes = self._more_map_bytes()
@@ -301,6 +306,8 @@ class LogCleaner:
 
     def _replace(self, cleaning: _Cleaning, group: list[Segment]) -> Round:
         """Rewrite one group and swap it in."""
+        from kbroker.log.cleaner.swap import SegmentSwap
+
         log, work = cleaning.log, cleaning.round
         swap = SegmentSwap(log, group, self._timers.now_ms)
         is_done = False

@@ -9,12 +9,10 @@ methods in order, `swap` puts the files into the log.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import Event
-from typing import Final, Generic, TypeVar
-
-import msgspec
+from typing import Final
 
 from kbroker.log.cleaner.compaction import (
     BatchFilter,
@@ -24,11 +22,10 @@ from kbroker.log.cleaner.compaction import (
     index_batch,
 )
 from kbroker.log.cleaner.offset_map import OffsetMap
+from kbroker.log.cleaner.steps import CleanedSegment, CleaningStopped, Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
-from kbroker.log.storage.disk_jobs import DiskJob
 from kbroker.log.storage.files import LogFile, set_modified_ns
-from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
 from kbroker.protocol.batches.any_magic import check_any_crc, iter_any_records, read_any_header
@@ -44,50 +41,11 @@ from kbroker.protocol.batches.batch_header import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
 
-T = TypeVar("T")
-
 MIN_BUFFER_BYTES: Final = 4096
 TURN_SECONDS: Final = 0.0005
 PAUSE_SECONDS: Final = 0.00005
 """After each turn the worker sleeps: the interpreter lets one thread run at a time and would give
 the loop its turn after 5 ms only. docs/adr/0008."""
-
-
-class CleaningStopped(Exception):
-    """The round was told to stop: nothing it wrote counts."""
-
-
-class Source(msgspec.Struct, frozen=True):
-    """One segment to read. next_base_offset: where the following one begins."""
-
-    file: LogFile
-    base_offset: int
-    next_base_offset: int
-    size: int
-    start_position: int = 0
-    aborted: tuple[AbortedTransaction, ...] = ()
-
-
-class CleanedSegment(msgspec.Struct, frozen=True):
-    """The `.cleaned` files of a group, synced."""
-
-    base_offset: int
-    size: int
-    has_transaction_index: bool
-
-
-class CleaningStep(DiskJob, Generic[T]):
-    """A part of a round that a worker runs. value: its result, once it has run."""
-
-    __slots__ = ("_work", "value")
-
-    value: T
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-
-    def run(self) -> None:
-        self.value = self._work()
 
 
 class CleaningRound:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from kbroker.log.cleaner.round import CleanedSegment, CleaningStopped
+from kbroker.log.cleaner.steps import CleanedSegment, CleaningStopped
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
 from kbroker.log.storage.disk_jobs import DiskJob, DiskJobs, Rename

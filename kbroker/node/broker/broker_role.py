@@ -26,25 +26,23 @@ from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.controller.partitions.partition_change import CORDONED_DIRECTORIES_LEVEL
-from kbroker.coordinator.group.service import GroupCoordinator
 from kbroker.log.manager import LogManager
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
 from kbroker.node.broker.controlled_shutdown import leave_cluster
 from kbroker.node.broker.controller_connection import controllers_of_another_cluster
-from kbroker.node.broker.coordinators import (
-    CoordinatorLog,
-    build_group_coordinator,
-    build_marker_router,
-    build_partition_gate,
-    build_transaction_coordinator,
-    group_configs,
-)
 from kbroker.node.broker.dynamic_config import DynamicConfig
+from kbroker.node.broker.late_coordinators import (
+    LateGroupListener,
+    LateShareListener,
+    LateTransactions,
+    build_partition_gate,
+    late_coordinators,
+    make_with_leadership,
+)
 from kbroker.node.broker.quotas import client_quotas
 from kbroker.node.broker.replication_throttles import ThrottleListener
-from kbroker.node.broker.share_services import ShareServices, build_share_services
 from kbroker.node.loop.futures import as_future
 from kbroker.node.loop.offload import ExecutorOffload
 from kbroker.node.metadata_log import MetadataLog
@@ -57,7 +55,7 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.replica_selector import RackAwareSelector
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.services import Services
+from kbroker.server.services import Coordinators, Late, Services, ShareServices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.rules import RACK_AWARE
 from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
@@ -116,7 +114,6 @@ class BrokerRole:
         self._isr_changes = IsrChanges(config.node_id)
         self._replication: BrokerReplication | None = None
         self._peers: PeerCoordinators | None = None
-        self._share: ShareServices | None = None
         self._services: Services | None = None
         self.is_started = False
 
@@ -338,37 +335,17 @@ class BrokerRole:
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> Services:
         config, timers, random = self._config, self._timers, self._resources.random
-        groups = self._build_groups(replicas)
         producer_ids = ProducerIdManager(
             lambda: channel.allocate_producer_ids(lifecycle.broker_epoch), timers
         )
-        markers = build_marker_router(replicas, timers, groups, self._peers)
-        transactions = build_transaction_coordinator(
-            config,
-            metadata=self.metadata,
-            replicas=replicas,
-            timers=timers,
-            markers=markers,
-            producer_ids=producer_ids,
-        )
-        share_config = ShareGroupConfig.from_broker(config)
-        self._share = share = build_share_services(
-            share_config,
-            controller=channel,
-            metadata=self.metadata,
-            replicas=replicas,
-            groups=groups,
-            log=CoordinatorLog(replicas, timers, None),
-            timers=timers,
-            group_configs=group_configs(config, self.metadata),
-            memory=self._memory,
-            peers=self._peers,
-        )
+        coordinators = self._late_coordinators(replicas, producer_ids)
+        share = self._late_share_services(channel, replicas, coordinators)
+        make_with_leadership(coordinators, share, replicas)
         gate = build_partition_gate(
             lambda: self._dynamic.current,
             replicas=replicas,
             timers=timers,
-            transactions=transactions,
+            transactions=LateTransactions(coordinators),
             peers=self._peers,
         )
         return Services(
@@ -380,14 +357,10 @@ class BrokerRole:
             channel=channel,
             metadata=self.metadata,
             replicas=replicas,
-            groups=groups,
             producer_ids=producer_ids,
-            transactions=transactions,
-            markers=markers,
+            coordinators=coordinators,
             partition_gate=gate,
-            share_groups=share.groups,
-            share_coordinator=share.coordinator,
-            share_reader=share.reader,
+            share=share,
             offload=ExecutorOffload(self._resources.workers),
             slices=replicas.fair_slices,
             memory=self._memory,
@@ -396,18 +369,50 @@ class BrokerRole:
             telemetry=self._build_telemetry(),
         )
 
-    def _build_groups(self, replicas: ReplicaManager) -> GroupCoordinator:
+    def _late_coordinators(
+        self, replicas: ReplicaManager, producer_ids: ProducerIdManager
+    ) -> Late[Coordinators]:
         config = self._config
         settings = GroupCoordinatorConfig.from_broker(config)
         self._dynamic.follow(lambda _, now: settings.reconfigure(now))
-        return build_group_coordinator(
+
+        return late_coordinators(
             config,
             settings,
             metadata=self.metadata,
             replicas=replicas,
             timers=self._timers,
             random=self._resources.random,
+            producer_ids=producer_ids,
+            peers=self._peers,
+            delete_share_group=lambda group_id: self.services.share_groups.delete_group(group_id),
         )
+
+    def _late_share_services(
+        self, channel: BrokerChannel, replicas: ReplicaManager, coordinators: Late[Coordinators]
+    ) -> Late[ShareServices]:
+        """Made, and their modules imported, by a broker that has share groups."""
+        config = self._config
+        share_config = ShareGroupConfig.from_broker(config)
+
+        def make() -> ShareServices:
+            from kbroker.node.broker.coordinators import CoordinatorLog, group_configs
+            from kbroker.node.broker.share_services import build_share_services
+
+            return build_share_services(
+                share_config,
+                controller=channel,
+                metadata=self.metadata,
+                replicas=replicas,
+                groups=coordinators.get().groups,
+                log=CoordinatorLog(replicas, self._timers, None),
+                timers=self._timers,
+                group_configs=group_configs(config, self.metadata),
+                memory=self._memory,
+                peers=self._peers,
+            )
+
+        return Late(make)
 
     def _build_telemetry(self) -> Telemetry | None:
         if not self._config.get_string("kbroker.telemetry.receiver"):
@@ -432,8 +437,8 @@ class BrokerRole:
             self.metadata,
             replicas=services.replicas,
             mover=services.replicas.mover,
-            groups=services.groups,
-            share=services.share_coordinator,
+            groups=LateGroupListener(services.coordinators),
+            share=LateShareListener(services.share),
         )
 
     # stop
@@ -450,10 +455,9 @@ class BrokerRole:
     def close_coordinators(self) -> None:
         """Stop the coordinators: their requests are answered."""
         if self._services is not None:
-            self._services.groups.close()
-            self._services.transactions.close()
-        if self._share is not None:
-            self._share.close()
+            for part in (self._services.coordinators.made, self._services.share.made):
+                if part is not None:
+                    part.close()
 
     async def close(self) -> None:
         """Stop what the role has started, except the logs, which the node closes last."""
@@ -491,4 +495,5 @@ class BrokerRole:
     def give_back_memory(self) -> None:
         """Called when memory pressure begins."""
         self.services.replicas.give_back_memory()
-        self.services.share_reader.give_back_memory()
+        if self.services.share.made is not None:
+            self.services.share.made.reader.give_back_memory()

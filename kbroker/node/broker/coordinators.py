@@ -1,16 +1,14 @@
 """Builds the group and transaction coordinators of a broker and connects them to the replicas of
-their topics. Share groups are built in `share_services`.
+their topics. What share groups need is built in `share_services`, late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.broker.transaction_gate import AddRetries, PartitionGate
 from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.runtime.coordinator_log import ANY_EPOCH, AppendOutcome
 from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
@@ -19,6 +17,7 @@ from kbroker.log.append_request import AppendRequest
 from kbroker.log.results import Refused
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
+from kbroker.node.broker.late_coordinators import of_topic
 from kbroker.ports import Deferred, Timers, to_deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.appends.commit_wait import when_committed
@@ -55,7 +54,7 @@ def build_group_coordinator(
         topics=lambda: metadata.image,
         overrides=group_configs(config, metadata),
     )
-    replicas.on_leadership(_of_topic(GROUP_TOPIC, groups.on_leadership))
+    replicas.on_leadership(of_topic(GROUP_TOPIC, groups.on_leadership))
     return groups
 
 
@@ -79,7 +78,7 @@ def build_transaction_coordinator(
         cluster=lambda: metadata.image,
         next_producer_id=producer_ids.next_id,
     )
-    replicas.on_leadership(_of_topic(TRANSACTION_TOPIC, transactions.on_leadership))
+    replicas.on_leadership(of_topic(TRANSACTION_TOPIC, transactions.on_leadership))
     return transactions
 
 
@@ -97,42 +96,6 @@ def build_marker_router(
         knows=replicas.hosting.knows,
         others=None if peers is None else peers.markers,
     )
-
-
-def build_partition_gate(
-    current: Callable[[], BrokerConfig],
-    *,
-    replicas: ReplicaManager,
-    timers: Timers,
-    transactions: TransactionCoordinator,
-    peers: PeerCoordinators | None,
-) -> PartitionGate:
-    """Whether batches of transactional producers may enter partitions led here. current: the
-    settings, one of which may be altered while the broker runs.
-    """
-    config = current()
-    timeout_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
-    return PartitionGate(
-        replicas,
-        transactions,
-        timers,
-        verifies=lambda: current().get_bool("transaction.partition.verification.enable"),
-        retries=AddRetries(
-            backoff_ms=config.get_int("add.partitions.to.txn.retry.backoff.ms"),
-            timeout_ms=min(timeout_ms, config.get_int("request.timeout.ms")),
-        ),
-        remote=None if peers is None else peers.verification(transactions),
-    )
-
-
-def _of_topic(
-    topic: str, on_leadership: Callable[[int, int | None], None]
-) -> Callable[[TopicPartition, int | None], None]:
-    def changed(topic_partition: TopicPartition, leader_epoch: int | None) -> None:
-        if topic_partition.topic == topic:
-            on_leadership(topic_partition.partition, leader_epoch)
-
-    return changed
 
 
 class CoordinatorLog:

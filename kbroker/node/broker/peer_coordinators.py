@@ -6,6 +6,7 @@ they read, over one channel to the listeners `inter.broker.listener.name`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 from kbroker.broker.metadata_cache import MetadataCache
@@ -17,7 +18,6 @@ from kbroker.broker.remote.remote_verification import RemoteCoordinators
 from kbroker.client.channel.asyncio_streams import AsyncioStreams
 from kbroker.client.channel.channel import Channel
 from kbroker.coordinator.share_state.service import ShareCoordinator
-from kbroker.coordinator.transaction.service import TransactionCoordinator
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.ports import Memory, Timers
 from kbroker.settings.broker import BrokerConfig
@@ -57,13 +57,13 @@ class PeerCoordinators:
         self.markers = RemoteMarkers(config.node_id, self._peers, lambda: loader.image, memory)
         self.end_offsets = RemoteEndOffsets(self._peers, memory)
 
-    def verification(self, transactions: TransactionCoordinator) -> RemoteCoordinators:
-        """For the gate of transactional batches."""
+    def verification(self, partition_for: Callable[[str], int]) -> RemoteCoordinators:
+        """For the gate of transactional batches. partition_for: of a transactional id."""
         return RemoteCoordinators(
             self._node_id,
             self._peers,
             lambda: self._metadata.image,
-            transactions.partition_for,
+            partition_for,
             self._memory,
         )
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.remote.end_offsets import RoutedEndOffsets
@@ -21,12 +19,15 @@ from kbroker.coordinator.share_state.persister import (
     RetryingSharePersister,
     ShareStates,
 )
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator, StateLog
+from kbroker.coordinator.share_state.service import ShareCoordinator, StateLog
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
+from kbroker.node.broker.late_coordinators import of_topic
 from kbroker.ports import Deferred, Memory, Timers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.offsets import LATEST
+from kbroker.server.services import ShareServices
 from kbroker.settings.group_configs import GroupConfigs
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.partitions import SharePartitions
@@ -34,20 +35,6 @@ from kbroker.share.reader import ShareReader
 
 if TYPE_CHECKING:
     from kbroker.node.broker.peer_coordinators import PeerCoordinators
-
-
-class ShareServices(msgspec.Struct, frozen=True):
-    """The share services of a broker."""
-
-    coordinator: ShareCoordinator
-    partitions: SharePartitions
-    reader: ShareReader
-    groups: ShareGroupCoordinator
-
-    def close(self) -> None:
-        """Close all of them, when the broker stops."""
-        self.partitions.close()
-        self.coordinator.close()
 
 
 def build_share_services(
@@ -67,12 +54,7 @@ def build_share_services(
     brokers; None if there are none.
     """
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)
-
-    def on_leadership(partition: TopicPartition, leader_epoch: int | None) -> None:
-        if partition.topic == SHARE_TOPIC:
-            coordinator.on_leadership(partition.partition, leader_epoch)
-
-    replicas.on_leadership(on_leadership)
+    replicas.on_leadership(of_topic(SHARE_TOPIC, coordinator.on_leadership))
 
     def ensure_topic() -> Deferred[ErrorCode]:
         return controller.ensure_internal_topic(SHARE_TOPIC)

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.broker.remote.remote_verification import PURPOSE, RemoteCoordinators
 from kbroker.broker.transaction_gate import Verdicts
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode

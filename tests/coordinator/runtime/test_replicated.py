@@ -14,8 +14,8 @@ from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
 from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.coordinator.runtime.uncommitted import Uncommitted
 from kbroker.coordinator.runtime.writer import ShardWriter
-from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.markers import MarkerResults, WriteMarkers
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import TransactionRecord, decode_transaction_record
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.coordinator.transaction.state import TransactionState

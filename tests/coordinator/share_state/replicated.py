@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.stored.share_records import (
     ShareSnapshotKey,

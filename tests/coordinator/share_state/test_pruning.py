@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.coordinator.share_state import service, shard
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.service import ShareCoordinator
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite

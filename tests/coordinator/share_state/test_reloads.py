@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, ShareCoordinator
+from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareState
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.errors import ErrorCode

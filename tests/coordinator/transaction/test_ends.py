@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.coordinator.transaction.ends import (
-    Producer,
     check_producer,
     decide_end_v1,
     decide_end_v2,
     prepared,
 )
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import (
     LAST_CLIENT_EPOCH,
     NO_PRODUCER_ID,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.epochs import (
     check_expected,
     fenced,
     initialized,
     needs_producer_id,
 )
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import (
     LAST_CLIENT_EPOCH,
     MAX_EPOCH,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import Transaction
 from kbroker.coordinator.transaction.state import ENDING, TransactionState
 from kbroker.model import TopicPartition

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from kbroker.coordinator.runtime.records import encode_batch
-from kbroker.coordinator.transaction.ends import Producer
 from kbroker.coordinator.transaction.markers import (
     MarkerResults,
     MarkerWriter,
     WriteMarkers,
     all_at_once,
 )
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
 from kbroker.coordinator.transaction.shard import TransactionShard

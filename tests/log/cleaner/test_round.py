@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.cleaner.round import CleaningRound, CleaningStopped, Source
+from kbroker.log.cleaner.round import CleaningRound
+from kbroker.log.cleaner.steps import CleaningStopped, Source
 from kbroker.log.cleaner.throttle import Throttle
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogFile

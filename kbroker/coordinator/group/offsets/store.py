@@ -7,27 +7,15 @@ with each offset and guards against a topic of the same name that was created la
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from kbroker.coordinator.group.offsets.pending import OffsetPlace, PendingOffsets
 from kbroker.coordinator.group.records import offset_tombstone
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.model import ZERO_UUID, Uuid
+from kbroker.coordinator.topics import DeletedTopic
 from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
 """Of one group: topic, partition, what was committed."""
-
-
-class DeletedTopic(NamedTuple):
-    """A topic that the cluster had until now."""
-
-    name: str
-    topic_id: Uuid
-
-    def has(self, value: OffsetCommitValue) -> bool:
-        """Whether an offset of this topic's name is one of this topic, not of one created later."""
-        return value.topic_id in (ZERO_UUID, self.topic_id)
 
 
 class OffsetStore:

@@ -19,13 +19,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    EVERY_LISTENER,
-    NO_AUTHORISATION,
-    ApiPolicy,
-    MemoryClass,
-    Versions,
-)
+from kbroker.server.policies.data import API_VERSIONS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 
@@ -101,11 +95,6 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.API_VERSIONS,
         handle_api_versions,
         error_response,
-        ApiPolicy(
-            Versions(MIN_VERSION, MAX_VERSION),
-            NO_AUTHORISATION,
-            listeners=EVERY_LISTENER,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.API_VERSIONS],
     ),
 )

@@ -16,7 +16,6 @@ from typing import Any
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
@@ -35,17 +34,7 @@ from kbroker.protocol.messages.cluster import (
     UnregisterBrokerResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    CLUSTER_ACTION,
-    EVERY_LISTENER,
-    Access,
-    ApiPolicy,
-    Extent,
-    Forward,
-    ListenerType,
-    MemoryClass,
-    Versions,
-)
+from kbroker.server.policies.administration import BROKERS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import ControllerServices
 
@@ -141,59 +130,41 @@ def unregister_broker_error(
     return UnregisterBrokerResponse(error_code=error, error_message=message or None)
 
 
-def _policy(
-    low: int, high: int, memory_class: MemoryClass, forward: Forward = Forward.NEVER
-) -> ApiPolicy:
-    return ApiPolicy(
-        Versions(low, high),
-        (CLUSTER_ACTION,),
-        listeners=ListenerType.CONTROLLER,
-        forward=forward,
-        memory_class=memory_class,
-    )
-
-
 HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
     ApiHandler(
         ApiKey.BROKER_REGISTRATION,
         register_broker,
         _error_code(BrokerRegistrationResponse),
-        _policy(0, 4, MemoryClass.SMALL_RESPONSE),
+        POLICIES[ApiKey.BROKER_REGISTRATION],
     ),
     ApiHandler(
         ApiKey.BROKER_HEARTBEAT,
         broker_heartbeat,
         _error_code(BrokerHeartbeatResponse),
-        _policy(0, 2, MemoryClass.SMALL_RESPONSE),
+        POLICIES[ApiKey.BROKER_HEARTBEAT],
     ),
     ApiHandler(
         ApiKey.ALTER_PARTITION,
         alter_partition,
         _error_code(AlterPartitionResponse),
-        _policy(2, 3, MemoryClass.LARGE_RESPONSE),
+        POLICIES[ApiKey.ALTER_PARTITION],
     ),
     ApiHandler(
         ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         assign_replicas_to_directories,
         _error_code(AssignReplicasToDirsResponse),
-        _policy(0, 0, MemoryClass.LARGE_RESPONSE),
+        POLICIES[ApiKey.ASSIGN_REPLICAS_TO_DIRS],
     ),
     ApiHandler(
         ApiKey.ALLOCATE_PRODUCER_IDS,
         allocate_producer_ids,
         _error_code(AllocateProducerIdsResponse),
-        _policy(0, 0, MemoryClass.SMALL_RESPONSE, Forward.TO_CONTROLLER),
+        POLICIES[ApiKey.ALLOCATE_PRODUCER_IDS],
     ),
     ApiHandler(
         ApiKey.UNREGISTER_BROKER,
         unregister_broker,
         unregister_broker_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.UNREGISTER_BROKER],
     ),
 )

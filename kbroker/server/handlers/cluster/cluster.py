@@ -18,11 +18,7 @@ from kbroker.protocol.messages.metadata import (
     DescribeClusterResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    NO_AUTHORISATION,
-    ApiPolicy,
-    Versions,
-)
+from kbroker.server.policies.data import CLUSTER as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 
@@ -98,6 +94,6 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.DESCRIBE_CLUSTER,
         handle_describe_cluster,
         describe_cluster_error,
-        ApiPolicy(Versions(0, 2), NO_AUTHORISATION),
+        POLICIES[ApiKey.DESCRIBE_CLUSTER],
     ),
 )

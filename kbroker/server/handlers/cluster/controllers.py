@@ -10,7 +10,7 @@ Deviation: no ACLs yet, so every operation is authorized.
 from __future__ import annotations
 
 from kbroker.metadata.features import REGISTRATION_LEVEL
-from kbroker.protocol.acl_operations import AclOperation, AclResource, authorized_operations
+from kbroker.protocol.acl_operations import AclResource, authorized_operations
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -19,20 +19,12 @@ from kbroker.protocol.messages.cluster import (
 )
 from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    CLUSTER_ACTION,
-    Access,
-    ApiPolicy,
-    Extent,
-    ListenerType,
-    MemoryClass,
-    Versions,
-)
 from kbroker.server.handlers.cluster.cluster import (
     CONTROLLER_ENDPOINT,
     check_endpoint_type,
     describe_cluster_error,
 )
+from kbroker.server.policies.administration import CONTROLLERS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import ControllerServices
 
@@ -93,21 +85,12 @@ HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
         ApiKey.DESCRIBE_CLUSTER,
         describe_controllers,
         describe_cluster_error,
-        ApiPolicy(
-            Versions(0, 2),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=ListenerType.CONTROLLER,
-        ),
+        POLICIES[ApiKey.DESCRIBE_CLUSTER],
     ),
     ApiHandler(
         ApiKey.CONTROLLER_REGISTRATION,
         register_controller,
         register_controller_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (CLUSTER_ACTION,),
-            listeners=ListenerType.CONTROLLER,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.CONTROLLER_REGISTRATION],
     ),
 )

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import merge, pieces
 from kbroker.protocol.codecs.schema import Message
@@ -37,23 +36,9 @@ from kbroker.protocol.messages.quorum import (
 from kbroker.quorum.raft.effects import RaftRequest
 from kbroker.quorum.raft.requests.messages import metadata_partition, refused_partitions
 from kbroker.server.api_handler import REFUSED_ITEMS, ApiHandler
-from kbroker.server.api_policy import (
-    CLUSTER_ACTION,
-    EVERY_LISTENER,
-    Access,
-    ApiPolicy,
-    Extent,
-    Forward,
-    ListenerType,
-    MemoryClass,
-    Quota,
-    Versions,
-)
+from kbroker.server.policies.administration import QUORUM as POLICIES
 from kbroker.server.requests import Outcome, RequestContext, Steps
 from kbroker.server.services import ControllerServices
-
-ALTER_CLUSTER: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,))
-DESCRIBE_CLUSTER: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,))
 
 _PARTITIONS: Final = ("topics", "partitions")
 """Of a DescribeQuorum request, and of its response."""
@@ -110,76 +95,20 @@ def _error_message(response: Callable[..., Message]) -> Callable[[Any, ErrorCode
 
 def _api(
     api_key: ApiKey,
-    versions: tuple[int, int],
-    access: Access,
     error_response: Callable[[Any, ErrorCode, str], Message],
-    *,
     steps: Callable[[ControllerServices, RequestContext, Any], Steps] | None = None,
-    waits_for_others: bool = False,
-    quota: Quota = Quota.REQUEST,
-    forward: Forward = Forward.NEVER,
 ) -> ApiHandler[ControllerServices]:
-    """forward: TO_CONTROLLER if brokers have the API, too."""
-    is_forwarded = forward is Forward.TO_CONTROLLER
-    return ApiHandler(
-        api_key,
-        handle_raft_request,
-        error_response,
-        ApiPolicy(
-            Versions(*versions),
-            (access,),
-            listeners=EVERY_LISTENER if is_forwarded else ListenerType.CONTROLLER,
-            forward=forward,
-            quota=quota,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            waits_for_others=waits_for_others,
-        ),
-        steps=steps,
-    )
+    return ApiHandler(api_key, handle_raft_request, error_response, POLICIES[api_key], steps=steps)
 
 
 HANDLERS: tuple[ApiHandler[ControllerServices], ...] = (
-    _api(ApiKey.VOTE, (0, 2), CLUSTER_ACTION, _error_code(VoteResponse), quota=Quota.EXEMPT),
-    _api(
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        (0, 1),
-        CLUSTER_ACTION,
-        _error_code(BeginQuorumEpochResponse),
-        quota=Quota.EXEMPT,
-    ),
-    _api(
-        ApiKey.END_QUORUM_EPOCH,
-        (0, 1),
-        CLUSTER_ACTION,
-        _error_code(EndQuorumEpochResponse),
-        quota=Quota.EXEMPT,
-    ),
-    _api(ApiKey.FETCH, (4, 18), CLUSTER_ACTION, _error_code(FetchResponse), waits_for_others=True),
-    _api(ApiKey.FETCH_SNAPSHOT, (0, 1), CLUSTER_ACTION, _error_code(FetchSnapshotResponse)),
-    _api(
-        ApiKey.DESCRIBE_QUORUM,
-        (0, 2),
-        DESCRIBE_CLUSTER,
-        _error_message(DescribeQuorumResponse),
-        steps=describe_quorum_in_steps,
-        quota=Quota.EXEMPT,
-        forward=Forward.TO_CONTROLLER,
-    ),
-    _api(
-        ApiKey.ADD_RAFT_VOTER,
-        (0, 1),
-        ALTER_CLUSTER,
-        _error_message(AddRaftVoterResponse),
-        waits_for_others=True,
-        forward=Forward.TO_CONTROLLER,
-    ),
-    _api(
-        ApiKey.REMOVE_RAFT_VOTER,
-        (0, 0),
-        ALTER_CLUSTER,
-        _error_message(RemoveRaftVoterResponse),
-        waits_for_others=True,
-        forward=Forward.TO_CONTROLLER,
-    ),
-    _api(ApiKey.UPDATE_RAFT_VOTER, (0, 0), CLUSTER_ACTION, _error_code(UpdateRaftVoterResponse)),
+    _api(ApiKey.VOTE, _error_code(VoteResponse)),
+    _api(ApiKey.BEGIN_QUORUM_EPOCH, _error_code(BeginQuorumEpochResponse)),
+    _api(ApiKey.END_QUORUM_EPOCH, _error_code(EndQuorumEpochResponse)),
+    _api(ApiKey.FETCH, _error_code(FetchResponse)),
+    _api(ApiKey.FETCH_SNAPSHOT, _error_code(FetchSnapshotResponse)),
+    _api(ApiKey.DESCRIBE_QUORUM, _error_message(DescribeQuorumResponse), describe_quorum_in_steps),
+    _api(ApiKey.ADD_RAFT_VOTER, _error_message(AddRaftVoterResponse)),
+    _api(ApiKey.REMOVE_RAFT_VOTER, _error_message(RemoveRaftVoterResponse)),
+    _api(ApiKey.UPDATE_RAFT_VOTER, _error_code(UpdateRaftVoterResponse)),
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.acls import (
@@ -23,7 +22,7 @@ from kbroker.protocol.messages.admin.acls import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.policies.administration import ACLS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
@@ -120,34 +119,20 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.DESCRIBE_ACLS,
         handle_describe_acls,
         describe_acls_error,
-        ApiPolicy(
-            Versions(0, 3),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,)),),
-            listeners=EVERY_LISTENER,
-        ),
+        POLICIES[ApiKey.DESCRIBE_ACLS],
     ),
     ApiHandler(
         ApiKey.CREATE_ACLS,
         handle_create_acls,
         create_acls_error,
-        ApiPolicy(
-            Versions(0, 3),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-        ),
+        POLICIES[ApiKey.CREATE_ACLS],
         refusal=Division(("creations",), ("results",)),
     ),
     ApiHandler(
         ApiKey.DELETE_ACLS,
         handle_delete_acls,
         delete_acls_error,
-        ApiPolicy(
-            Versions(0, 3),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-        ),
+        POLICIES[ApiKey.DELETE_ACLS],
         refusal=Division(("filters",), ("filter_results",)),
     ),
 )

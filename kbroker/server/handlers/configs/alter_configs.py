@@ -24,7 +24,6 @@ from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORD
 from kbroker.metadata.image import MetadataImage
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.configs import (
@@ -37,8 +36,8 @@ from kbroker.protocol.messages.admin.configs import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
 from kbroker.server.handlers.configs.broker_settings import outcome_here
+from kbroker.server.policies.administration import ALTER_CONFIGS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices, Services
 from kbroker.server.slicing.divided_requests import Division
@@ -354,44 +353,25 @@ def list_config_resources_error(
     return ListConfigResourcesResponse(error_code=error)
 
 
-ALTER_EACH_RESOURCE: Final = (
-    Access(Extent.EACH, AclResource.CLUSTER, (AclOperation.ALTER_CONFIGS,)),
-    Access(Extent.EACH, AclResource.TOPIC, (AclOperation.ALTER_CONFIGS,)),
-    Access(Extent.EACH, AclResource.GROUP, (AclOperation.ALTER_CONFIGS,)),
-)
-
 HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.ALTER_CONFIGS,
         handle_alter_configs,
         alter_configs_error,
-        ApiPolicy(
-            Versions(0, 2),
-            ALTER_EACH_RESOURCE,
-            listeners=EVERY_LISTENER,
-            forward=Forward.CHECKED,
-        ),
+        POLICIES[ApiKey.ALTER_CONFIGS],
         refusal=Division(("resources",), ("responses",)),
     ),
     ApiHandler(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         handle_incremental_alter_configs,
         incremental_alter_configs_error,
-        ApiPolicy(
-            Versions(0, 1),
-            ALTER_EACH_RESOURCE,
-            listeners=EVERY_LISTENER,
-            forward=Forward.CHECKED,
-        ),
+        POLICIES[ApiKey.INCREMENTAL_ALTER_CONFIGS],
         refusal=Division(("resources",), ("responses",)),
     ),
     ApiHandler(
         ApiKey.LIST_CONFIG_RESOURCES,
         handle_list_config_resources,
         list_config_resources_error,
-        ApiPolicy(
-            Versions(0, 1),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE_CONFIGS,)),),
-        ),
+        POLICIES[ApiKey.LIST_CONFIG_RESOURCES],
     ),
 )

@@ -20,7 +20,6 @@ from kbroker.controller.configs.client_quotas import (
 )
 from kbroker.metadata.client_quotas import FilterComponent, QuotaFilter
 from kbroker.metadata.image import QuotaEntity
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.quotas import (
@@ -31,7 +30,7 @@ from kbroker.protocol.messages.admin.quotas import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.policies.administration import CLIENT_QUOTAS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
@@ -163,21 +162,13 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         handle_describe_client_quotas,
         describe_client_quotas_error,
-        ApiPolicy(
-            Versions(0, 1),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE_CONFIGS,)),),
-        ),
+        POLICIES[ApiKey.DESCRIBE_CLIENT_QUOTAS],
     ),
     ApiHandler(
         ApiKey.ALTER_CLIENT_QUOTAS,
         handle_alter_client_quotas,
         alter_client_quotas_error,
-        ApiPolicy(
-            Versions(0, 1),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER_CONFIGS,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-        ),
+        POLICIES[ApiKey.ALTER_CLIENT_QUOTAS],
         refusal=Division(("entries", "entity"), ("entries", "entity")),
     ),
 )

@@ -17,14 +17,13 @@ from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from kbroker.metadata.topic_names import name_error
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Versions
 from kbroker.server.handlers.configs.broker_loggers import describe_loggers
+from kbroker.server.policies.administration import CONFIGS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import (
@@ -234,15 +233,7 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.DESCRIBE_CONFIGS,
         handle_describe_configs,
         describe_configs_error,
-        ApiPolicy(
-            Versions(0, 4),
-            (
-                Access(Extent.EACH, AclResource.CLUSTER, (AclOperation.DESCRIBE_CONFIGS,)),
-                Access(Extent.EACH, AclResource.TOPIC, (AclOperation.DESCRIBE_CONFIGS,)),
-                Access(Extent.EACH, AclResource.GROUP, (AclOperation.DESCRIBE_CONFIGS,)),
-            ),
-            listeners=EVERY_LISTENER,
-        ),
+        POLICIES[ApiKey.DESCRIBE_CONFIGS],
         refusal=_refuse,
     ),
 )

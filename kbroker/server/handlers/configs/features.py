@@ -13,13 +13,12 @@ from copy import copy
 from typing import Final
 
 from kbroker.metadata.features import SUPPORTED_FEATURES
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.policies.administration import FEATURES as POLICIES
 from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
@@ -91,11 +90,6 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.UPDATE_FEATURES,
         handle_update_features,
         update_features_error,
-        ApiPolicy(
-            Versions(0, 2),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-        ),
+        POLICIES[ApiKey.UPDATE_FEATURES],
     ),
 )

@@ -14,7 +14,6 @@ from collections.abc import Generator, Iterable
 from typing import Final
 
 from kbroker.metadata.scram_credentials import credential_iterations
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.authentication import (
@@ -25,7 +24,7 @@ from kbroker.protocol.messages.authentication import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import EVERY_LISTENER, Access, ApiPolicy, Extent, Forward, Versions
+from kbroker.server.policies.administration import SCRAM_CREDENTIALS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.sliced import (
@@ -143,21 +142,13 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         handle_describe_scram_credentials,
         describe_scram_credentials_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,)),),
-        ),
+        POLICIES[ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS],
     ),
     ApiHandler(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         handle_alter_scram_credentials,
         alter_scram_credentials_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-        ),
+        POLICIES[ApiKey.ALTER_USER_SCRAM_CREDENTIALS],
         refusal=_refuse,
     ),
 )

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.admin.telemetry import (
     PushTelemetryResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, MemoryClass, Versions
+from kbroker.server.policies.data import TELEMETRY as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 
@@ -79,12 +79,12 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         handle_get_telemetry_subscriptions,
         get_telemetry_subscriptions_error,
-        ApiPolicy(Versions(0, 0), NO_AUTHORISATION, memory_class=MemoryClass.SMALL_RESPONSE),
+        POLICIES[ApiKey.GET_TELEMETRY_SUBSCRIPTIONS],
     ),
     ApiHandler(
         ApiKey.PUSH_TELEMETRY,
         handle_push_telemetry,
         push_telemetry_error,
-        ApiPolicy(Versions(0, 0), NO_AUTHORISATION, memory_class=MemoryClass.SMALL_RESPONSE),
+        POLICIES[ApiKey.PUSH_TELEMETRY],
     ),
 )

@@ -8,7 +8,6 @@ member. Both are off while group.version is 0. Groups change their protocol whil
 
 from __future__ import annotations
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.consumer_groups import (
@@ -18,17 +17,8 @@ from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    CONSUMER_PROTOCOL,
-    DESCRIBE_EACH_GROUP,
-    READ_GROUP,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
 from kbroker.server.handlers.groups.group_descriptions import described_groups
+from kbroker.server.policies.groups import CONSUMER_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -83,24 +73,13 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         handle_consumer_group_heartbeat,
         consumer_group_heartbeat_error,
-        ApiPolicy(
-            # DESCRIBE: all subscribed topics, or the whole request is refused.
-            Versions(0, 1),
-            (READ_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            group_protocol=CONSUMER_PROTOCOL,
-        ),
+        POLICIES[ApiKey.CONSUMER_GROUP_HEARTBEAT],
     ),
     ApiHandler(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         handle_consumer_group_describe,
         consumer_group_describe_error,
-        ApiPolicy(
-            # DESCRIBE on topics: all of a group's, or the group is refused.
-            Versions(0, 1),
-            (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
-            group_protocol=CONSUMER_PROTOCOL,
-        ),
+        POLICIES[ApiKey.CONSUMER_GROUP_DESCRIBE],
         refusal=Division(("group_ids",), ("groups",)),
     ),
 )

@@ -6,20 +6,12 @@ OffsetDelete (KIP-496): of an active group only offsets of topics that it does n
 
 from __future__ import annotations
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.coordinators.offsets import OffsetDeleteRequest, OffsetDeleteResponse
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DELETE_GROUP,
-    READ_EACH_TOPIC,
-    Access,
-    ApiPolicy,
-    Extent,
-    Versions,
-)
+from kbroker.server.policies.groups import DELETE_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -66,18 +58,13 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.DELETE_GROUPS,
         handle_delete_groups,
         delete_groups_error,
-        ApiPolicy(
-            Versions(0, 2), (Access(Extent.EACH, AclResource.GROUP, (AclOperation.DELETE,)),)
-        ),
+        POLICIES[ApiKey.DELETE_GROUPS],
         division=Division(("groups_names",), ("results",)),
     ),
     ApiHandler(
         ApiKey.OFFSET_DELETE,
         handle_offset_delete,
         offset_delete_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (DELETE_GROUP, READ_EACH_TOPIC),
-        ),
+        POLICIES[ApiKey.OFFSET_DELETE],
     ),
 )

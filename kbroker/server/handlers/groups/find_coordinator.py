@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from kbroker.coordinator.group.service import GROUP_TOPIC
-from kbroker.coordinator.share_state.service import SHARE_TOPIC, is_coordinator_key
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC, is_coordinator_key
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.log_lines import shown
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.groups import (
@@ -28,14 +27,7 @@ from kbroker.protocol.messages.coordinators.groups import (
     FindCoordinatorResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DESCRIBE_EACH_GROUP,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
+from kbroker.server.policies.groups import FIND_COORDINATOR as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -170,16 +162,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.FIND_COORDINATOR,
         handle_find_coordinator,
         find_coordinator_error,
-        ApiPolicy(
-            # CLUSTER_ACTION: keys of share partitions.
-            Versions(0, 6),
-            (
-                DESCRIBE_EACH_GROUP,
-                Access(Extent.EACH, AclResource.TRANSACTIONAL_ID, (AclOperation.DESCRIBE,)),
-                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
-            ),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.FIND_COORDINATOR],
         refusal=Division(("coordinator_keys",), ("coordinators",)),
     ),
 )

@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.coordinator.group.membership.join import join_error
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
@@ -36,16 +35,8 @@ from kbroker.protocol.messages.coordinators.groups import (
     SyncGroupResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DESCRIBE_EACH_GROUP,
-    READ_GROUP,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
 from kbroker.server.handlers.groups.group_descriptions import described_groups
+from kbroker.server.policies.groups import GROUPS as POLICIES
 from kbroker.server.requests import LARGE_REQUEST_BYTES, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -209,53 +200,37 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.JOIN_GROUP,
         handle_join_group,
         join_group_error,
-        ApiPolicy(
-            Versions(0, 9),
-            (READ_GROUP,),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            waits_for_others=True,
-        ),
+        POLICIES[ApiKey.JOIN_GROUP],
     ),
     ApiHandler(
         ApiKey.SYNC_GROUP,
         handle_sync_group,
         sync_group_error,
-        ApiPolicy(
-            Versions(0, 5),
-            (READ_GROUP,),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            waits_for_others=True,
-        ),
+        POLICIES[ApiKey.SYNC_GROUP],
     ),
     ApiHandler(
         ApiKey.HEARTBEAT,
         handle_heartbeat,
         heartbeat_error,
-        ApiPolicy(Versions(0, 4), (READ_GROUP,), memory_class=MemoryClass.SMALL_RESPONSE),
+        POLICIES[ApiKey.HEARTBEAT],
     ),
     ApiHandler(
         ApiKey.LEAVE_GROUP,
         handle_leave_group,
         leave_group_error,
-        ApiPolicy(Versions(0, 5), (READ_GROUP,), memory_class=MemoryClass.SMALL_RESPONSE),
+        POLICIES[ApiKey.LEAVE_GROUP],
     ),
     ApiHandler(
         ApiKey.LIST_GROUPS,
         handle_list_groups,
         list_groups_error,
-        ApiPolicy(
-            Versions(0, 5),
-            (
-                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.DESCRIBE,)),
-                Access(Extent.LISTED, AclResource.GROUP, (AclOperation.DESCRIBE,)),
-            ),
-        ),
+        POLICIES[ApiKey.LIST_GROUPS],
     ),
     ApiHandler(
         ApiKey.DESCRIBE_GROUPS,
         handle_describe_groups,
         describe_groups_error,
-        ApiPolicy(Versions(0, 6), (DESCRIBE_EACH_GROUP,)),
+        POLICIES[ApiKey.DESCRIBE_GROUPS],
         refusal=Division(("groups",), ("groups",)),
     ),
 )

@@ -29,15 +29,7 @@ from kbroker.protocol.messages.coordinators.offsets import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DESCRIBE_EACH_GROUP,
-    DESCRIBE_EACH_TOPIC,
-    READ_EACH_TOPIC,
-    READ_GROUP,
-    ApiPolicy,
-    MemoryClass,
-    Versions,
-)
+from kbroker.server.policies.groups import OFFSETS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -223,21 +215,14 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.OFFSET_COMMIT,
         handle_offset_commit,
         offset_commit_error,
-        ApiPolicy(
-            Versions(0, 10),
-            (READ_GROUP, READ_EACH_TOPIC),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.OFFSET_COMMIT],
         refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
     ApiHandler(
         ApiKey.OFFSET_FETCH,
         handle_offset_fetch,
         offset_fetch_error,
-        ApiPolicy(
-            Versions(0, 10),
-            (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
-        ),
+        POLICIES[ApiKey.OFFSET_FETCH],
         refusal=_refuse_fetch,
     ),
 )

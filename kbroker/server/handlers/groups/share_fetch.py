@@ -27,14 +27,7 @@ from kbroker.protocol.messages.coordinators.share_groups import (
 )
 from kbroker.replication.time_slices import Pace, SlicedSteps
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    READ_EACH_TOPIC,
-    READ_GROUP,
-    ApiPolicy,
-    MemoryClass,
-    Quota,
-    Versions,
-)
+from kbroker.server.policies.groups import SHARE_FETCH as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once
@@ -319,24 +312,14 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.SHARE_FETCH,
         handle_share_fetch,
         share_fetch_error,
-        ApiPolicy(
-            Versions(1, 2),
-            (READ_GROUP, READ_EACH_TOPIC),
-            quota=Quota.FETCH,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            waits_for_others=True,
-        ),
+        POLICIES[ApiKey.SHARE_FETCH],
         steps=share_fetch_in_steps,
     ),
     ApiHandler(
         ApiKey.SHARE_ACKNOWLEDGE,
         handle_share_acknowledge,
         share_acknowledge_error,
-        ApiPolicy(
-            Versions(1, 2),
-            (READ_GROUP, READ_EACH_TOPIC),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.SHARE_ACKNOWLEDGE],
         steps=share_acknowledge_in_steps,
     ),
 )

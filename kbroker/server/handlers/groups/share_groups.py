@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterable
 from typing import Any, Final, TypeVar
 
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import merge, pieces
 from kbroker.protocol.codecs.schema import Message
@@ -32,19 +31,8 @@ from kbroker.protocol.messages.coordinators.share_groups import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DELETE_GROUP,
-    DESCRIBE_EACH_GROUP,
-    DESCRIBE_EACH_TOPIC,
-    READ_EACH_TOPIC,
-    READ_GROUP,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
 from kbroker.server.handlers.groups.group_descriptions import described_groups
+from kbroker.server.policies.groups import SHARE_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -284,52 +272,34 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.SHARE_GROUP_HEARTBEAT,
         handle_share_group_heartbeat,
         share_group_heartbeat_error,
-        ApiPolicy(
-            # DESCRIBE: all subscribed topics, or the whole request is refused.
-            Versions(1, 1),
-            (READ_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.SHARE_GROUP_HEARTBEAT],
     ),
     ApiHandler(
         ApiKey.SHARE_GROUP_DESCRIBE,
         handle_share_group_describe,
         share_group_describe_error,
-        ApiPolicy(
-            # DESCRIBE on topics: all of a group's, or the group is refused.
-            Versions(1, 1),
-            (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
-        ),
+        POLICIES[ApiKey.SHARE_GROUP_DESCRIBE],
         refusal=Division(("group_ids",), ("groups",)),
     ),
     ApiHandler(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
         handle_describe_share_group_offsets,
         describe_share_group_offsets_error,
-        ApiPolicy(
-            Versions(0, 1),
-            (DESCRIBE_EACH_GROUP, DESCRIBE_EACH_TOPIC),
-        ),
+        POLICIES[ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS],
         refusal=Division(("groups",), ("groups",)),
     ),
     ApiHandler(
         ApiKey.ALTER_SHARE_GROUP_OFFSETS,
         handle_alter_share_group_offsets,
         alter_share_group_offsets_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (READ_GROUP, READ_EACH_TOPIC),
-        ),
+        POLICIES[ApiKey.ALTER_SHARE_GROUP_OFFSETS],
         steps=alter_share_group_offsets_in_steps,
     ),
     ApiHandler(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
         handle_delete_share_group_offsets,
         delete_share_group_offsets_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (DELETE_GROUP, READ_EACH_TOPIC),
-        ),
+        POLICIES[ApiKey.DELETE_SHARE_GROUP_OFFSETS],
         steps=delete_share_group_offsets_in_steps,
     ),
 )

@@ -38,7 +38,7 @@ from kbroker.protocol.share_partition_state import (
     StateWrite,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import CLUSTER_ACTION, ApiPolicy, Quota, Versions
+from kbroker.server.policies.groups import SHARE_STATE as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -298,35 +298,35 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.INITIALIZE_SHARE_GROUP_STATE,
         handle_initialize,
         partial(_empty, InitializeShareGroupStateResponse),
-        ApiPolicy(Versions(0, 0), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        POLICIES[ApiKey.INITIALIZE_SHARE_GROUP_STATE],
         division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.READ_SHARE_GROUP_STATE,
         handle_read,
         partial(_empty, ReadShareGroupStateResponse),
-        ApiPolicy(Versions(0, 0), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        POLICIES[ApiKey.READ_SHARE_GROUP_STATE],
         division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.WRITE_SHARE_GROUP_STATE,
         handle_write,
         partial(_empty, WriteShareGroupStateResponse),
-        ApiPolicy(Versions(0, 1), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        POLICIES[ApiKey.WRITE_SHARE_GROUP_STATE],
         division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.DELETE_SHARE_GROUP_STATE,
         handle_delete,
         partial(_empty, DeleteShareGroupStateResponse),
-        ApiPolicy(Versions(0, 0), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        POLICIES[ApiKey.DELETE_SHARE_GROUP_STATE],
         division=_DIVISION,
     ),
     ApiHandler(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
         handle_summary,
         partial(_empty, ReadShareGroupStateSummaryResponse),
-        ApiPolicy(Versions(0, 1), (CLUSTER_ACTION,), quota=Quota.EXEMPT),
+        POLICIES[ApiKey.READ_SHARE_GROUP_STATE_SUMMARY],
         division=_DIVISION,
     ),
 )

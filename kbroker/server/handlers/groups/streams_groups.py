@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kbroker.coordinator.group.streams.status import StreamsStatus
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.streams_groups import (
@@ -20,17 +19,8 @@ from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupHeartbeatResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DESCRIBE_EACH_GROUP,
-    READ_GROUP,
-    STREAMS_PROTOCOL,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
 from kbroker.server.handlers.groups.group_descriptions import described_groups
+from kbroker.server.policies.groups import STREAMS_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -114,30 +104,13 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.STREAMS_GROUP_HEARTBEAT,
         handle_streams_group_heartbeat,
         streams_group_heartbeat_error,
-        ApiPolicy(
-            # DESCRIBE: all topics of the topology, or the whole request is refused. CREATE: of
-            # internal topics.
-            Versions(0, 0),
-            (
-                READ_GROUP,
-                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,)),
-                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
-                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.CREATE,)),
-            ),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            group_protocol=STREAMS_PROTOCOL,
-        ),
+        POLICIES[ApiKey.STREAMS_GROUP_HEARTBEAT],
     ),
     ApiHandler(
         ApiKey.STREAMS_GROUP_DESCRIBE,
         handle_streams_group_describe,
         streams_group_describe_error,
-        ApiPolicy(
-            # DESCRIBE on topics: all of a group's, or the group is refused.
-            Versions(0, 0),
-            (DESCRIBE_EACH_GROUP, Access(Extent.SOME, AclResource.TOPIC, (AclOperation.DESCRIBE,))),
-            group_protocol=STREAMS_PROTOCOL,
-        ),
+        POLICIES[ApiKey.STREAMS_GROUP_DESCRIBE],
         refusal=Division(("group_ids",), ("groups",)),
     ),
 )

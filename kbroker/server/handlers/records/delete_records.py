@@ -25,7 +25,7 @@ from kbroker.replication.purgatory import PendingResponse
 from kbroker.replication.reads.low_watermark import NO_LOW_WATERMARK, LowWatermark
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import DELETE_EACH_TOPIC, ApiPolicy, Versions
+from kbroker.server.policies.data import DELETE_RECORDS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -129,7 +129,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.DELETE_RECORDS,
         handle_delete_records,
         delete_records_error,
-        ApiPolicy(Versions(0, 2), (DELETE_EACH_TOPIC,), waits_for_others=True),
+        POLICIES[ApiKey.DELETE_RECORDS],
         refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
 )

@@ -24,23 +24,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import pieces
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    READ_EACH_TOPIC,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Quota,
-    Versions,
-)
 from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.handlers.records.leader_hints import LeaderHints
+from kbroker.server.policies.data import FETCH as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -277,17 +268,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.FETCH,
         handle_fetch,
         fetch_error,
-        ApiPolicy(
-            # CLUSTER_ACTION: requests of followers, in place of READ.
-            Versions(0, 18),
-            (
-                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
-                READ_EACH_TOPIC,
-            ),
-            quota=Quota.FETCH,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-            waits_for_others=True,
-        ),
+        POLICIES[ApiKey.FETCH],
         steps=fetch_in_steps,
         refusal=Division(("topics", "partitions"), ("responses", "partitions")),
         limit=limit_fetch,

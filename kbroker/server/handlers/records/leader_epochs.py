@@ -9,7 +9,6 @@ its end; -1 and -1 if that epoch is newer than all this log knows.
 from __future__ import annotations
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import (
@@ -18,7 +17,7 @@ from kbroker.protocol.messages.list_offsets import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, Access, ApiPolicy, Extent, Versions
+from kbroker.server.policies.data import LEADER_EPOCHS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -84,13 +83,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         handle_offset_for_leader_epoch,
         offset_for_leader_epoch_error,
-        ApiPolicy(
-            Versions(0, 4),
-            (
-                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
-                DESCRIBE_EACH_TOPIC,
-            ),
-        ),
+        POLICIES[ApiKey.OFFSET_FOR_LEADER_EPOCH],
         refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
 )

@@ -30,7 +30,7 @@ from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffse
 from kbroker.replication.reads.offsets import SINCE_VERSION
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import DESCRIBE_EACH_TOPIC, ApiPolicy, Versions
+from kbroker.server.policies.data import LIST_OFFSETS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -165,7 +165,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.LIST_OFFSETS,
         handle_list_offsets,
         list_offsets_error,
-        ApiPolicy(Versions(0, 11), (DESCRIBE_EACH_TOPIC,)),
+        POLICIES[ApiKey.LIST_OFFSETS],
         refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
 )

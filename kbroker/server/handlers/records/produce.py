@@ -50,16 +50,9 @@ from kbroker.replication.hosting import HostedTopic
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    WRITE_EACH_TOPIC,
-    WRITE_TRANSACTIONAL_ID,
-    ApiPolicy,
-    MemoryClass,
-    Quota,
-    Versions,
-)
 from kbroker.server.handlers.records.leader_hints import LeaderHints
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.policies.data import PRODUCE as POLICIES
 from kbroker.server.requests import CloseConnection, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -363,12 +356,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.PRODUCE,
         handle_produce,
         produce_error,
-        ApiPolicy(
-            Versions(0, 13),
-            (WRITE_TRANSACTIONAL_ID, WRITE_EACH_TOPIC),
-            quota=Quota.PRODUCE,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.PRODUCE],
         division=Division(("topic_data", "partition_data"), ("responses", "partition_responses")),
     ),
 )

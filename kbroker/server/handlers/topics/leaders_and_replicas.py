@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Final
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -32,14 +31,7 @@ from kbroker.protocol.messages.cluster import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    EVERY_LISTENER,
-    Access,
-    ApiPolicy,
-    Extent,
-    Forward,
-    Versions,
-)
+from kbroker.server.policies.administration import LEADERS_AND_REPLICAS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
@@ -184,21 +176,12 @@ def list_reassignments_error(
     )
 
 
-def _policy(max_version: int, operation: AclOperation) -> ApiPolicy:
-    return ApiPolicy(
-        Versions(0, max_version),
-        (Access(Extent.REQUEST, AclResource.CLUSTER, (operation,)),),
-        listeners=EVERY_LISTENER,
-        forward=Forward.TO_CONTROLLER,
-    )
-
-
 HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
     ApiHandler(
         ApiKey.ELECT_LEADERS,
         elect_leaders,
         elect_leaders_error,
-        _policy(2, AclOperation.ALTER),
+        POLICIES[ApiKey.ELECT_LEADERS],
         refusal=Division(
             ("topic_partitions", "partitions"), ("replica_election_results", "partition_result")
         ),
@@ -207,14 +190,14 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         alter_reassignments,
         alter_reassignments_error,
-        _policy(1, AclOperation.ALTER),
+        POLICIES[ApiKey.ALTER_PARTITION_REASSIGNMENTS],
         refusal=Division(("topics", "partitions"), ("responses", "partitions")),
     ),
     ApiHandler(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         list_reassignments,
         list_reassignments_error,
-        _policy(0, AclOperation.DESCRIBE),
+        POLICIES[ApiKey.LIST_PARTITION_REASSIGNMENTS],
         refusal=Division(("topics", "partition_indexes"), ("topics", "partitions")),
     ),
 )

@@ -19,7 +19,6 @@ from typing import Final
 from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.admin.log_dirs import (
@@ -30,7 +29,7 @@ from kbroker.protocol.messages.admin.log_dirs import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import Access, ApiPolicy, Extent, Versions
+from kbroker.server.policies.data import LOG_DIRS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
@@ -185,17 +184,13 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.ALTER_REPLICA_LOG_DIRS,
         handle_alter_replica_log_dirs,
         alter_replica_log_dirs_error,
-        ApiPolicy(
-            Versions(0, 2), (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,)),)
-        ),
+        POLICIES[ApiKey.ALTER_REPLICA_LOG_DIRS],
         refusal=_refuse_moves,
     ),
     ApiHandler(
         ApiKey.DESCRIBE_LOG_DIRS,
         handle_describe_log_dirs,
         describe_log_dirs_error,
-        ApiPolicy(
-            Versions(0, 5), (Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,)),)
-        ),
+        POLICIES[ApiKey.DESCRIBE_LOG_DIRS],
     ),
 )

@@ -25,7 +25,7 @@ from kbroker.metadata.image import PartitionImage, TopicImage
 from kbroker.metadata.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID
-from kbroker.protocol.acl_operations import AclOperation, AclResource, authorized_operations
+from kbroker.protocol.acl_operations import AclResource, authorized_operations
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import (
@@ -34,13 +34,7 @@ from kbroker.protocol.messages.metadata import (
 )
 from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DESCRIBE_EACH_TOPIC,
-    Access,
-    ApiPolicy,
-    Extent,
-    Versions,
-)
+from kbroker.server.policies.data import METADATA as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -239,15 +233,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.METADATA,
         handle_metadata,
         metadata_error,
-        ApiPolicy(
-            # CREATE: topics that are created automatically.
-            Versions(0, 13),
-            (
-                DESCRIBE_EACH_TOPIC,
-                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
-                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.CREATE,)),
-            ),
-        ),
+        POLICIES[ApiKey.METADATA],
         refusal=Division(("topics",), ("topics",)),
     ),
 )

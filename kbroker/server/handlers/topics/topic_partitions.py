@@ -22,11 +22,7 @@ from kbroker.protocol.messages.metadata import (
 )
 from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DESCRIBE_EACH_TOPIC,
-    ApiPolicy,
-    Versions,
-)
+from kbroker.server.policies.data import TOPIC_PARTITIONS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -146,7 +142,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         handle_describe_topic_partitions,
         describe_topic_partitions_error,
-        ApiPolicy(Versions(0, 0), (DESCRIBE_EACH_TOPIC,)),
+        POLICIES[ApiKey.DESCRIBE_TOPIC_PARTITIONS],
         refusal=Division(("topics",), ("topics",)),
     ),
 )

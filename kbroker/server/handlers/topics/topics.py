@@ -38,7 +38,6 @@ from kbroker.controller.result import (
 )
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import (
@@ -51,17 +50,7 @@ from kbroker.protocol.messages.admin.topics import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    DELETE_EACH_TOPIC,
-    DESCRIBE_EACH_TOPIC,
-    EVERY_LISTENER,
-    Access,
-    ApiPolicy,
-    Extent,
-    Forward,
-    Quota,
-    Versions,
-)
+from kbroker.server.policies.administration import TOPICS as POLICIES
 from kbroker.server.quotas.client_quotas import MutationCharge
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import NodeServices
@@ -344,46 +333,21 @@ HANDLERS: tuple[ApiHandler[NodeServices], ...] = (
         ApiKey.CREATE_TOPICS,
         create_topics,
         create_topics_error,
-        ApiPolicy(
-            Versions(0, 7),
-            (
-                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.CREATE,)),
-                Access(Extent.EACH, AclResource.TOPIC, (AclOperation.CREATE,)),
-            ),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-            quota=Quota.CONTROLLER_MUTATION,
-        ),
+        POLICIES[ApiKey.CREATE_TOPICS],
         refusal=_refuse_creation,
     ),
     ApiHandler(
         ApiKey.DELETE_TOPICS,
         delete_topics,
         delete_topics_error,
-        ApiPolicy(
-            Versions(0, 6),
-            (
-                Access(Extent.INSTEAD, AclResource.CLUSTER, (AclOperation.DELETE,)),
-                DESCRIBE_EACH_TOPIC,
-                DELETE_EACH_TOPIC,
-            ),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-            quota=Quota.CONTROLLER_MUTATION,
-        ),
+        POLICIES[ApiKey.DELETE_TOPICS],
         refusal=_refuse_deletion,
     ),
     ApiHandler(
         ApiKey.CREATE_PARTITIONS,
         create_partitions,
         create_partitions_error,
-        ApiPolicy(
-            Versions(0, 3),
-            (Access(Extent.EACH, AclResource.TOPIC, (AclOperation.ALTER,)),),
-            listeners=EVERY_LISTENER,
-            forward=Forward.TO_CONTROLLER,
-            quota=Quota.CONTROLLER_MUTATION,
-        ),
+        POLICIES[ApiKey.CREATE_PARTITIONS],
         refusal=Division(("topics",), ("results",)),
     ),
 )

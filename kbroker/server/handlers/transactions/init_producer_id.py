@@ -12,7 +12,6 @@ transaction is aborted; CONCURRENT_TRANSACTIONS meanwhile.
 
 from __future__ import annotations
 
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.transactions import (
@@ -20,14 +19,7 @@ from kbroker.protocol.messages.coordinators.transactions import (
     InitProducerIdResponse,
 )
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    WRITE_TRANSACTIONAL_ID,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
+from kbroker.server.policies.groups import INIT_PRODUCER_ID as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 
@@ -78,16 +70,6 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.INIT_PRODUCER_ID,
         handle_init_producer_id,
         init_producer_id_error,
-        ApiPolicy(
-            # Without a transactional id: IDEMPOTENT_WRITE, or WRITE on any topic.
-            Versions(0, 5),
-            (
-                WRITE_TRANSACTIONAL_ID,
-                Access(Extent.SOME, AclResource.TRANSACTIONAL_ID, (AclOperation.TWO_PHASE_COMMIT,)),
-                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.IDEMPOTENT_WRITE,)),
-                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.WRITE,)),
-            ),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.INIT_PRODUCER_ID],
     ),
 )

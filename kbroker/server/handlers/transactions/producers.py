@@ -21,7 +21,7 @@ from kbroker.protocol.messages.coordinators.transactions import (
 )
 from kbroker.replication.time_slices import STEP_ITEMS
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import READ_EACH_TOPIC, ApiPolicy, Versions
+from kbroker.server.policies.data import PRODUCERS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -122,7 +122,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.DESCRIBE_PRODUCERS,
         handle_describe_producers,
         describe_producers_error,
-        ApiPolicy(Versions(0, 0), (READ_EACH_TOPIC,)),
+        POLICIES[ApiKey.DESCRIBE_PRODUCERS],
         refusal=Division(("topics", "partition_indexes"), ("topics", "partitions")),
     ),
 )

@@ -15,7 +15,6 @@ from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.service import describe_error
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.transactions import (
@@ -28,7 +27,7 @@ from kbroker.protocol.messages.coordinators.transactions import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import Access, ApiPolicy, Extent, MemoryClass, Quota, Versions
+from kbroker.server.policies.groups import TRANSACTION_TOOLS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -229,21 +228,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.WRITE_TXN_MARKERS,
         handle_write_markers,
         write_markers_error,
-        ApiPolicy(
-            Versions(1, 2),
-            (
-                Access(
-                    Extent.REQUEST,
-                    AclResource.CLUSTER,
-                    (
-                        AclOperation.ALTER,
-                        AclOperation.CLUSTER_ACTION,
-                    ),
-                ),
-            ),
-            quota=Quota.EXEMPT,
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.WRITE_TXN_MARKERS],
         refusal=Division(
             ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions")
         ),
@@ -252,22 +237,13 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.DESCRIBE_TRANSACTIONS,
         handle_describe_transactions,
         describe_transactions_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (
-                Access(Extent.EACH, AclResource.TRANSACTIONAL_ID, (AclOperation.DESCRIBE,)),
-                Access(Extent.LISTED, AclResource.TOPIC, (AclOperation.DESCRIBE,)),
-            ),
-        ),
+        POLICIES[ApiKey.DESCRIBE_TRANSACTIONS],
         refusal=Division(("transactional_ids",), ("transaction_states",)),
     ),
     ApiHandler(
         ApiKey.LIST_TRANSACTIONS,
         handle_list_transactions,
         list_transactions_error,
-        ApiPolicy(
-            Versions(0, 2),
-            (Access(Extent.LISTED, AclResource.TRANSACTIONAL_ID, (AclOperation.DESCRIBE,)),),
-        ),
+        POLICIES[ApiKey.LIST_TRANSACTIONS],
     ),
 )

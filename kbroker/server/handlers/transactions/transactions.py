@@ -20,10 +20,9 @@ from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, 
 from kbroker.coordinator.group.offsets.commit import Commit
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
-from kbroker.coordinator.transaction.ends import Producer
+from kbroker.coordinator.transaction.producer import Producer
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.acl_operations import AclOperation, AclResource
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetCommitResponse
@@ -39,16 +38,7 @@ from kbroker.protocol.messages.coordinators.transactions import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    READ_EACH_TOPIC,
-    READ_GROUP,
-    WRITE_TRANSACTIONAL_ID,
-    Access,
-    ApiPolicy,
-    Extent,
-    MemoryClass,
-    Versions,
-)
+from kbroker.server.policies.groups import TRANSACTIONS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
@@ -417,16 +407,7 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.ADD_PARTITIONS_TO_TXN,
         handle_add_partitions,
         add_partitions_error,
-        ApiPolicy(
-            # CLUSTER_ACTION from version 4 on, which brokers send; WRITE before.
-            Versions(0, 5),
-            (
-                Access(Extent.SOME, AclResource.CLUSTER, (AclOperation.CLUSTER_ACTION,)),
-                Access(Extent.SOME, AclResource.TRANSACTIONAL_ID, (AclOperation.WRITE,)),
-                Access(Extent.SOME, AclResource.TOPIC, (AclOperation.WRITE,)),
-            ),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.ADD_PARTITIONS_TO_TXN],
         refusal=Division(
             ("v3_and_below_topics", "partitions"),
             ("results_by_topic_v3_and_below", "results_by_partition"),
@@ -436,29 +417,19 @@ HANDLERS: tuple[ApiHandler[Services], ...] = (
         ApiKey.ADD_OFFSETS_TO_TXN,
         handle_add_offsets,
         add_offsets_error,
-        ApiPolicy(
-            Versions(0, 4),
-            (WRITE_TRANSACTIONAL_ID, READ_GROUP),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.ADD_OFFSETS_TO_TXN],
     ),
     ApiHandler(
         ApiKey.TXN_OFFSET_COMMIT,
         handle_txn_offset_commit,
         txn_offset_commit_error,
-        ApiPolicy(
-            Versions(0, 5),
-            (WRITE_TRANSACTIONAL_ID, READ_GROUP, READ_EACH_TOPIC),
-            memory_class=MemoryClass.SMALL_RESPONSE,
-        ),
+        POLICIES[ApiKey.TXN_OFFSET_COMMIT],
         refusal=Division(("topics", "partitions"), ("topics", "partitions")),
     ),
     ApiHandler(
         ApiKey.END_TXN,
         handle_end_txn,
         end_txn_error,
-        ApiPolicy(
-            Versions(0, 5), (WRITE_TRANSACTIONAL_ID,), memory_class=MemoryClass.SMALL_RESPONSE
-        ),
+        POLICIES[ApiKey.END_TXN],
     ),
 )

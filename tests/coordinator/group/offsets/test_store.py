@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.coordinator.group.offsets.pending import OffsetPlace
-from kbroker.coordinator.group.offsets.store import DeletedTopic, OffsetStore
+from kbroker.coordinator.group.offsets.store import OffsetStore
 from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.topics import DeletedTopic
 from kbroker.model import ZERO_UUID, Uuid
 from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kbroker.broker.topic_creation import InternalTopics
 from kbroker.coordinator.group.service import GROUP_TOPIC
-from kbroker.coordinator.share_state.service import SHARE_TOPIC
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.metadata.image import BrokerRegistration, Endpoint, MetadataImage, PartitionImage
 from kbroker.metadata.image import TopicImage as Topic

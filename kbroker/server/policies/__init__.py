@@ -1,0 +1,1 @@
+"""What each API needs before its handler runs, as tables."""
