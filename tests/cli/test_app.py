@@ -268,7 +268,8 @@ def test_format_of_one_of_several_controllers(cli: Cli, tmp_path: Path) -> None:
     started = cli("serve", *overrides)
     assert started.code == 1
     assert (
-        "run `kbroker format CONFIGURATION --cluster-id ID` first" in started.err.splitlines()[-1]
+        "run `kbroker format CONFIGURATION --cluster-id ID --no-initial-controllers` (in"
+        in started.err.splitlines()[-1]
     )
     formatting = ("format", *overrides, "-t", "MkU3OEVBNTcwNTJENDM2Qk")
     line = cli(*formatting).err
