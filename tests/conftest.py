@@ -76,6 +76,13 @@ SPARK_FILES: Final = frozenset(
 )
 """Files that go to one worker together: a session of Spark costs more than what they do with it."""
 
+SPREAD_TESTS: Final = (
+    "tests/sim/test_quorum.py::test_the_invariants_hold_for_many_seeds",
+    "tests/sim/test_replication.py::test_nothing_acknowledged_is_lost_in_many_seeds",
+    "tests/simulation/test_run.py::test_no_anomaly_in_many_seeds",
+)
+"""Tests whose parameters go to workers one by one: all in one file, they take hours of CPU."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the long files: a worker that got one last would work alone at the end."""
@@ -89,7 +96,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Under --dist loadfile, whole files to each worker, and those of Spark to one."""
+    """Under --dist loadfile, whole files to each worker, those of Spark to one, and the parts of
+    `SPREAD_TESTS` to all.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -97,6 +106,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
+            if nodeid.startswith(SPREAD_TESTS):
+                return nodeid
             return "spark" if file in SPARK_FILES else file
 
     return Scheduling(config, log)

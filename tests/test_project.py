@@ -31,7 +31,7 @@ from kbroker.settings.properties import parse_properties
 from kbroker.settings.tables.served import OWN_KEYS, SERVED_KEYS
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.tables.topic_table import TOPIC_KEYS
-from tests.conftest import LONG_FILES, SPARK_FILES
+from tests.conftest import LONG_FILES, SPARK_FILES, SPREAD_TESTS
 from tests.untested_modules import REASONS
 
 ROOT = Path(__file__).parents[1]
@@ -302,6 +302,12 @@ def test_files_with_a_session_of_spark_go_to_one_worker() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in found} == SPARK_FILES
 
 
+def test_tests_whose_parts_go_to_all_workers_have_parts() -> None:
+    for file, _, name in (each.partition("::") for each in SPREAD_TESTS):
+        parametrized = re.compile(rf"^@pytest.mark.parametrize\(.*\)\ndef {name}\(", re.MULTILINE)
+        assert parametrized.search((ROOT / file).read_text()), (file, name)
+
+
 def test_every_module_has_its_test() -> None:
     """kbroker/log/segment.py has tests/log/test_segment.py, or tests/untested_modules.py says which
     test file covers the module and why.
@@ -495,6 +501,8 @@ CACHED_FUNCTIONS = {
     "kbroker.protocol.response_errors._with_codes": "fields of a class",
     "kbroker.protocol.codecs.schema._range": "a range of versions of its text",
     "kbroker.server.slicing.large_requests._lists_of": "names of fields of a class",
+    "kbroker.protocol.apis.request_class": "a class of a number",
+    "kbroker.protocol.apis.response_class": "a class of a number",
 }
 """Functions of nothing but their immutable arguments. `functools` locks its caches."""
 

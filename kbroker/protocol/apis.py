@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
@@ -460,11 +461,13 @@ def header_version(api_key: int, version: int, kind: Literal["request", "respons
     return response_header_version(api_key, version)
 
 
+@cache
 def request_class(api_key: int) -> type[Request]:
     """The request's class; imports its family at first use."""
     return cast("type[Request]", _message_class(api_info(api_key), "Request"))
 
 
+@cache
 def response_class(api_key: int) -> type[Response]:
     """The response's class; imports its family at first use."""
     return cast("type[Response]", _message_class(api_info(api_key), "Response"))

@@ -46,6 +46,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "replica.fetch.backoff.ms": "200",
     "auto.create.topics.enable": "false",
     "log.segment.bytes": str(1 << 20),
+    # more entries than such a segment has: a killed node reads its preallocated indexes to the end
+    "log.index.size.max.bytes": str(1 << 16),
     "log.retention.ms": "-1",
     # A compacted replica has the same records as another, but not the same bytes.
     "log.cleaner.enable": "false",

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from kbroker.simulation.network import SimulatedNetwork, SimulatedServer
@@ -51,7 +52,7 @@ class SimulatedHandle(asyncio.TimerHandle):
         own = copy_context() if context is None else context
         super().__init__(when, callback, arguments, loop, own)
         self.process = own.get(PROCESS)
-        self.run: Callable[[], object] = lambda: own.run(callback, *arguments)
+        self.run: Callable[[], object] = partial(own.run, callback, *arguments)
 
     def cancel(self) -> None:
         """See `asyncio.Handle`."""

@@ -25,6 +25,7 @@ from kbroker.simulation.cluster import SimulatedCluster, SimulatedNode
 from kbroker.simulation.consumers import Member, Reader, Reads
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.faults import CLIENTS, Faults
+from kbroker.simulation.garbage import rare_collections
 from kbroker.simulation.network import SimulatedNetwork
 from kbroker.simulation.process import SimulatedProcess, context_of
 from kbroker.simulation.producers import TransactionalProducer, fetch_committed, produce
@@ -434,4 +435,5 @@ def _folder() -> Iterator[Path]:
 
 def run_seed(options: Options, note: Callable[[str], None] = lambda line: None) -> Outcome:
     """The outcome of a seed."""
-    return ClusterRun(options, note).run()
+    with rare_collections():
+        return ClusterRun(options, note).run()

@@ -60,10 +60,12 @@ class _Frames:
                     self._left = length if length >= _API_KEY.size else _NO_FRAME
                     self._begun.clear()
                 continue
-            some = data[position : position + self._left]
-            position += len(some)
-            self._left -= len(some)
-            self._begun += some[: max(_API_KEY.size - len(self._begun), 0)]
+            wanted = _API_KEY.size - len(self._begun)
+            if wanted > 0:
+                self._begun += data[position : position + min(wanted, self._left)]
+            taken = min(self._left, len(data) - position)
+            position += taken
+            self._left -= taken
             if not self._left:
                 beginning = bytes(self._begun)
                 self._begun.clear()

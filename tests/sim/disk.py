@@ -413,17 +413,21 @@ class SimDisk:
             except OSError:
                 node.is_doubtful = True
                 raise
-            if not node.is_doubtful:
+            number = count - node.synced_count
+            if node.is_doubtful or number <= 0:
+                return
+            if number >= len(node.pending):
+                node.durable = bytes(node.data)
+            else:
                 content = bytearray(node.durable)
-                number = count - node.synced_count
-                for kind, position, data in node.pending[: max(number, 0)]:
+                for kind, position, data in node.pending[:number]:
                     if kind == "truncate":
                         _resize(content, position)
                     else:
                         _write(content, position, data)
                 node.durable = bytes(content)
-                node.synced_count += max(number, 0)
-                del node.pending[: max(number, 0)]
+            node.synced_count += number
+            del node.pending[:number]
 
         return end
 
@@ -581,8 +585,10 @@ class SimOs:
         return True
 
     def __getattr__(self, name: str) -> Any:
+        """The constants of `os`, which are kept once they were asked for."""
         if name.startswith(("O_", "RWF_", "SEEK_")):
-            return getattr(os, name)
+            value = self.__dict__[name] = getattr(os, name)
+            return value
         raise AttributeError(f"SimDisk has no os.{name}")
 
 

@@ -38,14 +38,14 @@ class NodeDisks:
         return self.present.open_reader(path, mode, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
         disk = self.present
-        if disk is None and name == "close":
-            return lambda fd: None  # a file of a process that has ended, forgotten late
-        assert disk is not None, f"os.{name} outside of a process"
-        system = self._systems.get(disk)
+        system = None if disk is None else self._systems.get(disk)
         if system is None:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if disk is None and name == "close":
+                return lambda fd: None  # a file of a process that has ended, forgotten late
+            assert disk is not None, f"os.{name} outside of a process"
             system = self._systems[disk] = SimOs(disk)
         return getattr(system, name)
 

@@ -20,6 +20,7 @@ from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.quorum import VoteRequest, VoteResponse
 from kbroker.quorum.raft.effects import (
     Commit,
+    Effect,
     InstallSnapshot,
     PersistState,
     Respond,
@@ -28,7 +29,11 @@ from kbroker.quorum.raft.effects import (
 from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 from tests.sim.process import SimProcess
 from tests.sim.quorum_mirror import LogBatch, LogMirror
-from tests.sim.quorum_replica import Check, Proposal, SimReplica, Step
+from tests.sim.quorum_replica import Proposal, SimReplica, Step
+
+MESSAGES = frozenset({Send, Respond})
+VOTES = frozenset({PersistState, Send})
+COMMITS = frozenset({Commit, InstallSnapshot})
 
 
 class Ledger:
@@ -42,6 +47,8 @@ class Ledger:
         self._votes: dict[tuple[ReplicaKey, int], int] = {}
         self._promised_epochs: dict[ReplicaKey, int] = {}
         self._seen: dict[int, tuple[SimProcess, int, int]] = {}
+        self._equal_voters: dict[int, tuple[VoterSet, VoterSet]] = {}
+        """By node: those of its core and those of its log, which were compared last."""
         self._led: dict[int, tuple[SimProcess, int]] = {}
         self.led_since_ms: dict[int, int] = {}
         self._value_counts: dict[int, int] = {0: 0}
@@ -53,20 +60,33 @@ class Ledger:
         self.values: list[bytes] = []
         self.acknowledged: list[Proposal] = []
 
-    def checks(self) -> list[Check]:
-        """Those to be made after each step, in order."""
-        return [
-            self.one_leader_per_epoch,
-            self.epochs_and_high_watermarks_are_monotonic,
-            self.one_vote_per_epoch,
-            self.flushed_is_durable,
-            self.a_leader_commits_through_its_own_epoch,
-            self.committed_is_the_same_everywhere,
-            self.acknowledged_voters_are_committed,
-            self.a_leader_has_what_is_committed,
-            self.voters_are_those_of_the_log,
-            self.only_a_leader_keeps_requests_waiting,
-        ]
+    def check(self, node: SimReplica, step: Step) -> None:
+        """After each step: every invariant that the step can have broken. Those about votes and
+        about what is committed concern steps with effects of that kind only.
+        """
+        kinds: set[type[Effect]] = {type(effect) for effect in step.effects}
+        is_whole, is_leader = step.is_whole, node.is_leader
+        if is_whole:
+            self.one_leader_per_epoch(node, is_leader=is_leader)
+        self.epochs_and_high_watermarks_are_monotonic(
+            node, tells=is_whole and not MESSAGES.isdisjoint(kinds)
+        )
+        if step.answered or not VOTES.isdisjoint(kinds):
+            self.one_vote_per_epoch(node, step)
+        if is_whole:
+            self.flushed_is_durable(node)
+            if is_leader and Commit in kinds:
+                self.a_leader_commits_through_its_own_epoch(node, step)
+        if not COMMITS.isdisjoint(kinds):
+            self.committed_is_the_same_everywhere(node, step)
+        if self._changed_voters:
+            self.acknowledged_voters_are_committed()
+        if is_whole:
+            if is_leader:
+                self.a_leader_has_what_is_committed(node)
+            self.voters_are_those_of_the_log(node)
+            if node.unanswered and not is_leader:
+                self.only_a_leader_keeps_requests_waiting(node)
 
     @property
     def committed_end_offset(self) -> int:
@@ -74,37 +94,44 @@ class Ledger:
 
     # -- leaders, epochs, votes -------------------------------------------------------------------
 
-    def one_leader_per_epoch(self, node: SimReplica, step: Step) -> None:
+    def one_leader_per_epoch(self, node: SimReplica, *, is_leader: bool) -> None:
         """No other node leads, or led, the epoch that this node leads or follows."""
-        epoch = node.epoch
-        if step.is_whole and node.process is not None:
-            says_that_it_leads = node.leader_id == node.node_id
-            assert says_that_it_leads == node.is_leader, (
-                f"node {node.node_id} says that it leads: {says_that_it_leads}, which is wrong"
+        leader_id, node_id = node.leader_id, node.node_id
+        if node.process is not None:
+            says_that_it_leads = leader_id == node_id
+            assert says_that_it_leads == is_leader, (
+                f"node {node_id} says that it leads: {says_that_it_leads}, which is wrong"
             )
-        leader_id = node.node_id if node.is_leader else node.leader_id
-        if leader_id >= 0 and step.is_whole:
+        if is_leader:
+            leader_id = node_id
+        if leader_id >= 0:
+            epoch = node.epoch
             known = self.leaders.setdefault(epoch, leader_id)
             assert known == leader_id, f"epoch {epoch} has two leaders, {known} and {leader_id}"
 
-    def epochs_and_high_watermarks_are_monotonic(self, node: SimReplica, step: Step) -> None:
-        """Within a process; and an epoch that others were told of outlives it."""
+    def epochs_and_high_watermarks_are_monotonic(self, node: SimReplica, *, tells: bool) -> None:
+        """Within a process; and an epoch that others were told of outlives it. tells: the node has
+        sent something.
+        """
         process = node.process
         if process is None:
             return
         epoch, high_watermark = node.epoch, node.high_watermark
         seen = self._seen.get(node.node_id)
         if seen is not None and seen[0] is process:
-            name = f"node {node.node_id}"
-            assert epoch >= seen[1], f"{name}: epoch {seen[1]} -> {epoch}"
-            assert high_watermark >= seen[2], (
-                f"{name}: high watermark {seen[2]} -> {high_watermark}"
-            )
+            _, seen_epoch, seen_high_watermark = seen
+            if seen_epoch != epoch or seen_high_watermark != high_watermark:
+                name = f"node {node.node_id}"
+                assert epoch >= seen_epoch, f"{name}: epoch {seen_epoch} -> {epoch}"
+                assert high_watermark >= seen_high_watermark, (
+                    f"{name}: high watermark {seen_high_watermark} -> {high_watermark}"
+                )
+                self._seen[node.node_id] = process, epoch, high_watermark
         else:
             promised = self._promised_epochs.get(node.key, 0)
             assert epoch >= promised, f"node {node.node_id} restarts in {epoch}, told {promised}"
-        self._seen[node.node_id] = process, epoch, high_watermark
-        if step.is_whole and any(isinstance(each, Send | Respond) for each in step.effects):
+            self._seen[node.node_id] = process, epoch, high_watermark
+        if tells:
             self._promised_epochs[node.key] = epoch
 
     def one_vote_per_epoch(self, node: SimReplica, step: Step) -> None:
@@ -131,25 +158,22 @@ class Ledger:
 
     # -- what is committed ------------------------------------------------------------------------
 
-    def flushed_is_durable(self, node: SimReplica, step: Step) -> None:
+    def flushed_is_durable(self, node: SimReplica) -> None:
         """What the core counts as flushed survives a loss of power."""
-        if step.is_whole:
-            flushed, durable = node.core.quorum.log.flushed_offset, node.log.durable_end_offset
-            name = f"node {node.node_id}"
-            assert flushed <= durable, (
-                f"{name} counts offsets to {flushed} as durable, of {durable}"
-            )
+        flushed, durable = node.core.quorum.log.flushed_offset, node.log.durable_end_offset
+        assert flushed <= durable, (
+            f"node {node.node_id} counts offsets to {flushed} as durable, of {durable}"
+        )
 
     def a_leader_commits_through_its_own_epoch(self, node: SimReplica, step: Step) -> None:
         """Records of earlier epochs are committed by one of this epoch (Raft, section 5.4.2)."""
-        if step.is_whole and node.is_leader:
-            for effect in step.effects:
-                if isinstance(effect, Commit):
-                    epoch = node.log.epoch_before(effect.high_watermark)
-                    assert epoch == node.epoch, (
-                        f"node {node.node_id}, leader of epoch {node.epoch}, commits offset "
-                        f"{effect.high_watermark - 1} of epoch {epoch}"
-                    )
+        for effect in step.effects:
+            if isinstance(effect, Commit):
+                epoch = node.log.epoch_before(effect.high_watermark)
+                assert epoch == node.epoch, (
+                    f"node {node.node_id}, leader of epoch {node.epoch}, commits offset "
+                    f"{effect.high_watermark - 1} of epoch {epoch}"
+                )
 
     def committed_is_the_same_everywhere(self, node: SimReplica, step: Step) -> None:
         """Each batch that a node commits is the one that was committed first at that offset."""
@@ -213,10 +237,10 @@ class Ledger:
             if other.is_leader and other.epoch > node.epoch:
                 self._has_committed(other)
 
-    def a_leader_has_what_is_committed(self, node: SimReplica, step: Step) -> None:
+    def a_leader_has_what_is_committed(self, node: SimReplica) -> None:
         """Checked when a node becomes the leader."""
         process = node.process
-        if process is None or not step.is_whole or not node.is_leader:
+        if process is None:
             return
         led = process, node.epoch
         if self._led.get(node.node_id) != led:
@@ -238,7 +262,7 @@ class Ledger:
         """
         self._changed_voters.append((key, offset, is_added))
 
-    def acknowledged_voters_are_committed(self, node: SimReplica, step: Step) -> None:
+    def acknowledged_voters_are_committed(self) -> None:
         """In a step after that of the commit."""
         changed, self._changed_voters = self._changed_voters, []
         for key, offset, is_added in changed:
@@ -264,20 +288,23 @@ class Ledger:
 
     # -- voters and requests ----------------------------------------------------------------------
 
-    def voters_are_those_of_the_log(self, node: SimReplica, step: Step) -> None:
+    def voters_are_those_of_the_log(self, node: SimReplica) -> None:
         """The newest set in the log counts, committed or not; truncation goes back."""
-        if step.is_whole:
-            expected = node.log.voters()
-            if expected is not None:
-                found = node.voters
-                name = f"node {node.node_id}"
-                assert found == expected, f"{name} has voters {found.ids}, its log {expected.ids}"
+        expected = node.log.voters()
+        if expected is None:
+            return
+        found = node.voters
+        equal = self._equal_voters.get(node.node_id)
+        if equal is None or equal[0] is not found or equal[1] is not expected:
+            assert found == expected, (
+                f"node {node.node_id} has voters {found.ids}, its log {expected.ids}"
+            )
+            self._equal_voters[node.node_id] = found, expected
 
-    def only_a_leader_keeps_requests_waiting(self, node: SimReplica, step: Step) -> None:
+    def only_a_leader_keeps_requests_waiting(self, node: SimReplica) -> None:
         """A node that resigned, or never led, answers every request within the step."""
-        if step.is_whole and node.unanswered and not node.is_leader:
-            waiting = [type(each.request).__name__ for each in node.unanswered.values()]
-            raise AssertionError(f"node {node.node_id} does not lead and keeps waiting: {waiting}")
+        waiting = [type(each.request).__name__ for each in node.unanswered.values()]
+        raise AssertionError(f"node {node.node_id} does not lead and keeps waiting: {waiting}")
 
     def fetches_are_answered_in_time(self, slack_ms: int) -> None:
         """No Fetch waits longer than it asked for. Checked from time to time."""

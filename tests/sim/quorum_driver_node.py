@@ -258,7 +258,7 @@ class DriverNode(SimReplica):
         if step is None or self.process is None:
             return
         self.high_watermark = self.core.quorum.high_watermark
-        self._check(step._replace(is_whole=is_whole))
+        self._check(self, step._replace(is_whole=is_whole))
         if self._fatal is not None:
             self._stop_after_failure()
 

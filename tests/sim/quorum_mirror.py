@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from kbroker.protocol.batches.batch_header import check_crc, iter_batches
@@ -75,6 +76,11 @@ class StoredSnapshot:
     data: bytes
     content: Snapshot
 
+    @cached_property
+    def voters(self) -> VoterSet:
+        """Those that the snapshot names."""
+        return VoterSet(self.content.configuration.voters)
+
 
 class LogMirror:
     """Batches from start_offset on. durable_end_offset: what a loss of power leaves, at least."""
@@ -105,9 +111,10 @@ class LogMirror:
         if self._voter_batches:
             return self._voter_batches[-1].voters
         for snapshot_id in sorted(self.snapshots, reverse=True):
-            voters = self.snapshots[snapshot_id].content.configuration.voters
-            if snapshot_id.end_offset <= self.start_offset and voters:
-                return VoterSet(voters)
+            if snapshot_id.end_offset <= self.start_offset:
+                voters = self.snapshots[snapshot_id].voters
+                if voters:
+                    return voters
         return None
 
     def configuration_at(self, end_offset: int) -> QuorumConfiguration:

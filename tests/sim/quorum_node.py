@@ -9,7 +9,7 @@ What a node was told and did is handed to the checks after each step (`quorum_ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, assert_never
 
 from kbroker.model import Uuid
@@ -74,6 +74,12 @@ class Answer(NamedTuple):
     sender: SimProcess
     correlation_id: int
     response: RaftResponse | ErrorCode
+
+
+@cache
+def latest_version(api_key: int) -> int:
+    """The version in which nodes speak."""
+    return valid_versions(api_key)[1]
 
 
 CoreFactory = Callable[["QuorumNode"], RaftNode]
@@ -169,15 +175,15 @@ class QuorumNode(SimReplica):
                 done.append(effect)
         except OSError as error:
             self.simulation.note(f"node {self.node_id}: {error}")
-            self._check(step._replace(is_whole=False))
+            self._check(self, step._replace(is_whole=False))
             self.kill(power_loss=False)
             return
         except Crashed:
-            self._check(step._replace(is_whole=False))
+            self._check(self, step._replace(is_whole=False))
             self.kill(power_loss=True)
             return
         self._set_deadline(process)
-        self._check(step)
+        self._check(self, step)
 
     def _set_deadline(self, process: SimProcess) -> None:
         due_ms = self.core.next_deadline_ms()
@@ -199,6 +205,10 @@ class QuorumNode(SimReplica):
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case Send():
+                self._send(effect)
+            case Respond():
+                self._respond(effect)
             case PersistState():
                 self.log.write_state(effect.state)
             case AppendRecords():
@@ -225,10 +235,6 @@ class QuorumNode(SimReplica):
                 if effect.leader_id != self.node_id:  # their outcome is unknown
                     self.lost_proposals += len(self.proposals)
                     self.proposals.clear()
-            case Send():
-                self._send(effect)
-            case Respond():
-                self._respond(effect)
             case WriteSnapshotPart():
                 self.log.write_part(effect.snapshot_id, effect.position, effect.data)
             case FinishSnapshot():
@@ -330,7 +336,7 @@ class QuorumNode(SimReplica):
             answer = Answer(message.sender, message.correlation_id, response)
             self.simulation.network.send(self.node_id, source, answer)
 
-        version = valid_versions(message.request.API_KEY)[1]
+        version = latest_version(message.request.API_KEY)
         self.request(Origin(source, self.simulation.elapsed_ms, message.request, version, reply))
 
     def _answered(self, correlation_id: int, response: RaftResponse | ErrorCode) -> None:
@@ -471,7 +477,7 @@ class QuorumNode(SimReplica):
     def client_request(self, request: RaftRequest, reply: Callable[[RaftResponse], None]) -> None:
         """See `SimReplica`."""
         if self.process is not None:
-            version = valid_versions(request.API_KEY)[1]
+            version = latest_version(request.API_KEY)
             self.request(Origin(None, self.simulation.elapsed_ms, request, version, reply))
 
     def shut_down(self, timeout_ms: int) -> None:

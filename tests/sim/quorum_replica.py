@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kbroker.model import Uuid
@@ -60,22 +60,23 @@ Check = Callable[["SimReplica", Step], None]
 
 
 class Watchers(NamedTuple):
-    """Who is told what a node does. checks: called after each step; acknowledge: with each proposal
+    """Who is told what a node does. check: called after each step; acknowledge: with each proposal
     that the node saw committed while it led; started: before the first step of a process, which has
     loaded its snapshot; ended: when a process has ended.
     """
 
-    checks: Sequence[Check]
+    check: Check
     acknowledge: Callable[[SimReplica, Proposal], None]
     started: Callable[[SimReplica], None]
     ended: Callable[[SimReplica], None]
 
 
 class SimReplica(ABC):
-    """log: what is in its files. high_watermark: of the present process, what its last Commit said.
-    state: of the state machine, the values of committed records; applied_offset: it has them up to
-    there; verified_offset: the checks have compared them up to there. fetched_ms: when each node
-    last fetched from this one. counts: effects by name. old_nodes: those that refuse pre-votes.
+    """key: this node with its present disk. log: what is in its files. high_watermark: of the
+    present process, what its last Commit said. state: of the state machine, the values of committed
+    records; applied_offset: it has them up to there; verified_offset: the checks have compared them
+    up to there. fetched_ms: when each node last fetched from this one. counts: effects by name.
+    old_nodes: those that refuse pre-votes.
     """
 
     log: LogMirror
@@ -92,6 +93,7 @@ class SimReplica(ABC):
     ) -> None:
         self.node_id = node_id
         self.directory_id = directory_id
+        self.key = ReplicaKey(node_id, directory_id)
         self.simulation = simulation
         self.random = simulation.random(f"node {node_id}")
         self.disk = SimDisk(simulation.random(f"disk {node_id}"))
@@ -110,14 +112,10 @@ class SimReplica(ABC):
         self.counts: Counter[str] = Counter()
         self.old_nodes = old_nodes
         self._watchers = watchers
+        self._check = watchers.check
         self._value_count = 0
 
     # -- what is known ----------------------------------------------------------------------------
-
-    @property
-    def key(self) -> ReplicaKey:
-        """This node with its present disk."""
-        return ReplicaKey(self.node_id, self.directory_id)
 
     @property
     def epoch(self) -> int:
@@ -154,6 +152,7 @@ class SimReplica(ABC):
         self.kill(power_loss=True)
         self.simulation.note(f"node {self.node_id} gets an empty disk")
         self.directory_id = directory_id
+        self.key = ReplicaKey(self.node_id, directory_id)
         self.disk = SimDisk(self.simulation.random(f"disk {self.node_id} {directory_id.hex()}"))
         self._disk_replaced()
 
@@ -186,10 +185,6 @@ class SimReplica(ABC):
     @abstractmethod
     def step(self, event: Callable[[int], list[Effect]]) -> None:
         """One event of the core, its effects, and the checks."""
-
-    def _check(self, step: Step) -> None:
-        for check in self._watchers.checks:
-            check(self, step)
 
     def propose(self, record_count: int) -> None:
         """Propose records, if this node leads."""

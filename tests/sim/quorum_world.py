@@ -24,6 +24,7 @@ from kbroker.quorum.raft.raft_config import RaftConfig
 from kbroker.quorum.raft.raft_log import RaftLog
 from kbroker.quorum.raft.states.control_state import ControlState
 from kbroker.quorum.raft.voters.voter_set import ReplicaKey, Voter, VoterEndpoint, VoterSet
+from kbroker.simulation.garbage import rare_collections
 from tests.sim.faults import Faults, FaultyNode
 from tests.sim.node_disks import NodeDisks
 from tests.sim.quorum_checks import Ledger
@@ -98,7 +99,7 @@ class QuorumWorld:
             for node_id in range(1, voter_count + 1)
         )
         watchers = Watchers(
-            self.ledger.checks(), self.ledger.acknowledge, self.ledger.started, self._ended
+            self.ledger.check, self.ledger.acknowledge, self.ledger.started, self._ended
         )
         all_nodes = range(1, voter_count + observer_count + 1)
         old_nodes = frozenset(
@@ -205,7 +206,7 @@ class QuorumWorld:
     def run(self) -> None:
         """The whole run. Raises SimulationFailure."""
         try:
-            with self._disks.installed():
+            with self._disks.installed(), rare_collections():
                 self._run()
         except Exception as error:
             line = failure_line(NAME, self.simulation.seed, self.simulation, error)
@@ -251,7 +252,11 @@ class QuorumWorld:
         return [node for node in self.nodes.values() if node.is_running]
 
     def _leaders(self) -> list[SimReplica]:
-        return [node for node in self._running() if node.is_leader and not node.is_stopping]
+        return [
+            node
+            for node in self.nodes.values()
+            if node.is_leader and node.is_running and not node.is_stopping
+        ]
 
     def _favourites(self) -> list[FaultyNode]:
         return [node for node in self._leaders() if len(self.nodes) > 1]
@@ -377,7 +382,8 @@ class QuorumWorld:
     def _start_all(self) -> None:
         """Also those that were stopping when everything healed."""
         for node in self.nodes.values():
-            node.start()
+            if node.process is None:
+                node.start()
 
     def _settle(self) -> None:
         """Progress: a last record is committed and applied by all nodes."""

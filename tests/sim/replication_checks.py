@@ -22,36 +22,39 @@ class CommittedLedger:
     def __init__(self) -> None:
         self.batches: dict[TopicPartition, dict[int, bytes]] = {}
         self.acknowledged = 0
-        self._verified: dict[tuple[int, int, TopicPartition], int] = {}
-        self._leading: set[tuple[int, int, TopicPartition]] = set()
+        self._seen: dict[tuple[int, int, TopicPartition], tuple[int, bool]] = {}
+        """By broker, its life and partition: the high watermark to which it was verified, and
+        whether the broker led.
+        """
 
     def check(self, broker: SimReplicaBroker) -> None:
         """Called after each step of a broker."""
         assert not broker.violations, f"broker {broker.node_id}: {broker.violations[0]}"
-        for partition in broker.partitions():
+        if not broker.is_serving:
+            return
+        for partition in broker.replicas.partitions():
             if partition.role is not Role.OFFLINE:
                 self._check_partition(broker, partition)
 
     def _check_partition(self, broker: SimReplicaBroker, partition: Partition) -> None:
         name, log = partition.topic_partition, partition.log
-        high_watermark = partition.high_watermark
-        ends = (
-            log.log_start_offset,
-            partition.last_stable_offset,
-            high_watermark,
-            log.log_end_offset,
+        high_watermark, is_leader = partition.high_watermark, partition.is_leader
+        start, stable = log.log_start_offset, partition.last_stable_offset
+        end = log.log_end_offset
+        assert start <= stable <= high_watermark <= end, (
+            f"{name} on {broker.node_id}: ends {(start, stable, high_watermark, end)}"
         )
-        assert list(ends) == sorted(ends), f"{name} on {broker.node_id}: ends {ends}"
         life = broker.node_id, broker.lives, name
-        verified = self._verified.get(life, 0)
+        verified, led = self._seen.get(life, (0, False))
+        if high_watermark == verified and is_leader == led:
+            return
         assert high_watermark >= verified, (
             f"{name} on {broker.node_id}: high watermark from {verified} back to {high_watermark}"
         )
-        led = life in self._leading  # it may have committed, and lost the leadership, in one step
-        (self._leading.add if partition.is_leader else self._leading.discard)(life)
         if high_watermark > verified:
-            self._verify(broker, name, verified, high_watermark, partition.is_leader or led)
-            self._verified[life] = high_watermark
+            # it may have committed, and lost the leadership, in one step
+            self._verify(broker, name, verified, high_watermark, is_leader or led)
+        self._seen[life] = high_watermark, is_leader
 
     def _verify(
         self, broker: SimReplicaBroker, name: TopicPartition, begin: int, end: int, leads: bool

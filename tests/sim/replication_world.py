@@ -21,6 +21,7 @@ from kbroker.log.results import Refused
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import KafkaError
 from kbroker.replication.appends.append import PartitionAppendResult
+from kbroker.simulation.garbage import rare_collections
 from tests.sim.faults import Faults, FaultyNode
 from tests.sim.network import Conditions
 from tests.sim.node_disks import NodeDisks
@@ -126,7 +127,7 @@ class ReplicationWorld:
     def run(self) -> None:
         """Raises SimulationFailure."""
         try:
-            with self.disks.installed():
+            with self.disks.installed(), rare_collections():
                 self._run()
         except Exception as error:
             line = failure_line(NAME, self.simulation.seed, self.simulation, error)

@@ -7,7 +7,7 @@ other delays. A failure is one line: the seed, what was wrong, when, and the com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from random import Random
 
 from tests.sim.network import Conditions, SimNetwork
@@ -50,7 +50,8 @@ class Simulation:
     def run(self, ms: int) -> None:
         """Let virtual time pass, event after event."""
         end_ms = self.timers.time_ms + ms
-        while self.timers.run_next(end_ms):
+        run_next = self.timers.run_next
+        while run_next(end_ms):
             self.step_count += 1
         self.timers.time_ms = end_ms
 
@@ -73,9 +74,3 @@ def failure_line(name: str, seed: int, simulation: Simulation, error: BaseExcept
     if not isinstance(error, AssertionError):
         text = f"{type(error).__name__}: {text}"
     return f"seed {seed} after {simulation.elapsed_ms} ms: {text}; replay: {REPLAY} {name} {seed}"
-
-
-def run_seeds(seeds: Iterable[int], run_seed: Callable[[int], object]) -> None:
-    """Run each seed; the first that fails raises its SimulationFailure."""
-    for seed in seeds:
-        run_seed(seed)

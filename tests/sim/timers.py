@@ -6,8 +6,8 @@ A simulation of several nodes has one `SimTimers` as its heap; each node's proce
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
 
 START_MS = 1_700_000_000_000
@@ -18,10 +18,7 @@ CLOCKS_AHEAD_MS = (-3 * 86_400_000, -3_600_000, -1_500, 0, 1_500, 3_600_000, 3 *
 class SimTimer:
     """A handle; cancelled timers stay in the heap and do nothing."""
 
-    __slots__ = ("cancelled",)
-
-    def __init__(self) -> None:
-        self.cancelled = False
+    cancelled = False
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -50,7 +47,7 @@ class SimTimers:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> SimTimer:
         timer = SimTimer()
         self._count += 1
-        heapq.heappush(self._heap, (self.time_ms + delay_ms, self._count, timer, callback))
+        heappush(self._heap, (self.time_ms + delay_ms, self._count, timer, callback))
         return timer
 
     def forget_all(self) -> None:
@@ -63,7 +60,7 @@ class SimTimers:
         """
         heap = self._heap
         while heap and heap[0][0] <= end_ms:
-            due_ms, _, timer, callback = heapq.heappop(heap)
+            due_ms, _, timer, callback = heappop(heap)
             if timer.cancelled:
                 continue
             if due_ms > self.time_ms:

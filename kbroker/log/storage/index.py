@@ -298,14 +298,15 @@ class OffsetIndex(_SparseIndex):
     value_type = "i"
 
     def _parse(self, data: bytes) -> None:
-        count = len(data) // OFFSET_ENTRY_BYTES
+        # Without the zeros of a preallocated file, which are megabytes.
+        end = len(data.rstrip(b"\0"))
+        count = min(-(-end // OFFSET_ENTRY_BYTES), len(data) // OFFSET_ENTRY_BYTES)
         words = array("i")
         words.frombytes(memoryview(data)[: count * OFFSET_ENTRY_BYTES])
         if _LITTLE:
             words.byteswap()
         while count and not words[2 * count - 1]:
-            # the zeros of a preallocated file: an entry at position 0 is never written, its batch
-            # needs none
+            # an entry at position 0 is never written, its batch needs none
             count -= 1
         self._offsets = words[0 : 2 * count : 2]
         self._values = words[1 : 2 * count : 2]

@@ -19,7 +19,7 @@ from kbroker.protocol.messages.quorum import (
 )
 from kbroker.quorum.raft.effects import ReadRecords, ReadSnapshot, Respond
 from kbroker.quorum.raft.offsets import BOOTSTRAP_ID, SnapshotId
-from kbroker.quorum.raft.raft_log import PositionKind
+from kbroker.quorum.raft.raft_log import FetchPosition, PositionKind
 from kbroker.quorum.raft.requests.messages import (
     METADATA_PARTITION,
     fetch_partition,
@@ -125,30 +125,30 @@ class FetchService:
             else request.replica_id
         )
         key = ReplicaKey(replica_id, partition.replica_directory_id)
-        self._count(state, key, partition, now_ms)
-        if request.max_wait_ms == 0 or self._has_answer(parked):
-            self._answer(parked)
+        position = self._position(partition)
+        if position.kind is PositionKind.VALID:
+            self._count(state, key, partition.fetch_offset, now_ms)
+        if request.max_wait_ms == 0 or self._has_answer(parked, position):
+            self._answer(parked, position)
         else:
             # a request before version 18 states no high watermark: it is answered when that moves
             high_watermark = state.state.high_watermark
             parked.known_high_watermark = -1 if high_watermark is None else high_watermark
             self._parked[token] = parked
 
-    def _count(
-        self, state: Leader, key: ReplicaKey, partition: FetchRequest.FetchPartition, now_ms: int
-    ) -> None:
+    def _count(self, state: Leader, key: ReplicaKey, fetch_offset: int, now_ms: int) -> None:
         """A valid Fetch acknowledges what is below its offset."""
-        position = self._quorum.log.fetch_position(
-            partition.fetch_offset, partition.last_fetched_epoch
-        )
-        if position.kind is PositionKind.VALID and key.id != self._quorum.local.id:
-            moved = state.state.fetched(key, partition.fetch_offset, now_ms)
+        if key.id != self._quorum.local.id:
+            moved = state.state.fetched(key, fetch_offset, now_ms)
             self.high_watermark_moved = self.high_watermark_moved or moved
 
-    def _has_answer(self, parked: ParkedFetch) -> bool:
-        """Whether there is something to tell the fetcher."""
+    def _position(self, partition: FetchRequest.FetchPartition) -> FetchPosition:
+        """Where the fetcher stands."""
+        return self._quorum.log.fetch_position(partition.fetch_offset, partition.last_fetched_epoch)
+
+    def _has_answer(self, parked: ParkedFetch, position: FetchPosition) -> bool:
+        """Whether there is something to tell the fetcher, who stands at position."""
         partition, log = parked.partition, self._quorum.log
-        position = log.fetch_position(partition.fetch_offset, partition.last_fetched_epoch)
         high_watermark = parked.leader.state.high_watermark
         return (
             position.kind is not PositionKind.VALID
@@ -156,9 +156,8 @@ class FetchService:
             or (high_watermark is not None and high_watermark > parked.known_high_watermark)
         )
 
-    def _answer(self, parked: ParkedFetch) -> None:
+    def _answer(self, parked: ParkedFetch, position: FetchPosition) -> None:
         quorum, partition = self._quorum, parked.partition
-        position = quorum.log.fetch_position(partition.fetch_offset, partition.last_fetched_epoch)
         response = fetch_response(
             leader_view(quorum, parked.listener_name),
             ErrorCode.NONE,
@@ -195,6 +194,8 @@ class FetchService:
         """Answer the parked fetches that have an answer by now. Returns when the next one has
         waited long enough.
         """
+        if not self._parked:
+            return None
         for token, parked in list(self._parked.items()):
             if parked.leader is not self._quorum.state:
                 del self._parked[token]
@@ -204,9 +205,11 @@ class FetchService:
                 del self._parked[token]
                 error = ErrorCode.BROKER_NOT_AVAILABLE
                 self._refuse(token, error, parked.listener_name, parked.version)
-            elif parked.deadline_ms <= now_ms or self._has_answer(parked):
-                del self._parked[token]
-                self._answer(parked)
+            else:
+                position = self._position(parked.partition)
+                if parked.deadline_ms <= now_ms or self._has_answer(parked, position):
+                    del self._parked[token]
+                    self._answer(parked, position)
         return min((parked.deadline_ms for parked in self._parked.values()), default=None)
 
     # FetchSnapshot.

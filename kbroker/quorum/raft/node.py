@@ -381,7 +381,11 @@ class RaftNode:
         times.append(self._changes.poll(now_ms))
         times.append(self._fetches.poll(now_ms))
         times.append(self._poll_shutdown(now_ms))
-        self._next_deadline_ms = min((each for each in times if each is not None), default=None)
+        next_ms: int | None = None
+        for due_ms in times:
+            if due_ms is not None and (next_ms is None or due_ms < next_ms):
+                next_ms = due_ms
+        self._next_deadline_ms = next_ms
         return self.quorum.take_effects()
 
     def _poll_state(self, state: EpochState, now_ms: int) -> list[int | None]:

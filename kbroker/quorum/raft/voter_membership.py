@@ -54,9 +54,9 @@ class VoterMembership:
         request = self._request()
         if request is None:
             return None
-        leader = self._requests.destination(state.leader_id)
         if now_ms < self._due_ms:
             return self._due_ms
+        leader = self._requests.destination(state.leader_id)
         if leader is not None and self._requests.is_ready(leader.node_id, now_ms):
             self._due_ms = now_ms + self._quorum.config.fetch_timeout_ms
             self._requests.send(leader, request)
@@ -69,11 +69,12 @@ class VoterMembership:
         quorum, config = self._quorum, self._quorum.config
         own = quorum.voters.get(config.local.id)
         if own is not None and own.matches(config.local):
-            is_static = quorum.control.kraft_version == 0
-            wanted = Voter(*own.key, config.endpoints, SUPPORTED_KRAFT_VERSIONS)
-            if not config.endpoints or (self._is_told if is_static else own.is_same_as(wanted)):
+            if not config.endpoints:
                 return None
-            return self._update_request()
+            if quorum.control.kraft_version == 0:
+                return None if self._is_told else self._update_request()
+            wanted = Voter(own.id, own.directory_id, config.endpoints, SUPPORTED_KRAFT_VERSIONS)
+            return None if own.is_same_as(wanted) else self._update_request()
         if not config.auto_join or not config.can_be_voter or quorum.control.kraft_version == 0:
             return None
         if own is not None:

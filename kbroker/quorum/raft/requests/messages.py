@@ -73,7 +73,11 @@ class LeaderView(NamedTuple):
 def leader_view(quorum: QuorumState, listener_name: str) -> LeaderView:
     """The leader as this node knows it, for a response by that listener."""
     endpoints = quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
-    found = next((each for each in endpoints if each.name == listener_name), None)
+    found: VoterEndpoint | None = None
+    for endpoint in endpoints:
+        if endpoint.name == listener_name:
+            found = endpoint
+            break
     return LeaderView(quorum.epoch, quorum.leader_id, found)
 
 

@@ -63,7 +63,13 @@ class RequestManager:
 
     def bootstrap_server(self, now_ms: int) -> Destination | None:
         """A random bootstrap server that may be sent a request now; None if there is none."""
-        ready = [each for each in self._bootstrap if self.is_ready(each.node_id, now_ms)]
+        backing_off, busy = self._backoff_until_ms, self._busy
+        ready = [
+            each
+            for each in self._bootstrap
+            if backing_off.get(each.node_id, now_ms) <= now_ms
+            and (each.node_id not in busy or not self.is_busy(each.node_id))
+        ]
         return ready[self._quorum.choose(len(ready))] if ready else None
 
     def is_busy(self, node_id: int) -> bool:
@@ -75,7 +81,7 @@ class RequestManager:
 
     def is_ready(self, node_id: int, now_ms: int) -> bool:
         """Whether the node may be sent a request now."""
-        return not self.is_busy(node_id) and self._backoff_until_ms.get(node_id, now_ms) <= now_ms
+        return self._backoff_until_ms.get(node_id, now_ms) <= now_ms and not self.is_busy(node_id)
 
     def ready_at_ms(self, node_id: int) -> int | None:
         """When the node's back-off ends; None if a request in flight has to end first."""
@@ -83,7 +89,12 @@ class RequestManager:
 
     def bootstrap_ready_at_ms(self) -> int | None:
         """When the first back-off of a bootstrap server ends; None if none backs off."""
-        times = [self.ready_at_ms(each.node_id) for each in self._bootstrap]
+        backing_off = self._backoff_until_ms
+        times = [
+            self.ready_at_ms(each.node_id)
+            for each in self._bootstrap
+            if each.node_id in backing_off
+        ]
         return min((each for each in times if each is not None), default=None)
 
     def send(self, destination: Destination, request: RaftRequest) -> Sent:

@@ -30,8 +30,7 @@ class ControlState:
     @property
     def kraft_version(self) -> int:
         """The newest kraft.version; 0 before the first record of one."""
-        last = self._kraft_versions.last
-        return 0 if last is None else last.value
+        return self._kraft_versions.newest(0)
 
     def configuration_at(self, offset: int) -> QuorumConfiguration:
         """kraft.version and voters as of offset (inclusive), for a snapshot that ends after it."""

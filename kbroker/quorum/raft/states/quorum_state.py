@@ -97,8 +97,13 @@ class QuorumState:
         any effect rests on it is left out.
         """
         effects, self._effects = self._effects, []
-        if not any(isinstance(effect, PersistState) for effect in effects):
-            return effects
+        for effect in effects:
+            if isinstance(effect, PersistState):
+                return self._without_replaced(effects)
+        return effects
+
+    @staticmethod
+    def _without_replaced(effects: list[Effect]) -> list[Effect]:
         kept: list[Effect] = []
         is_replaced = False
         for effect in reversed(effects):
@@ -162,7 +167,7 @@ class QuorumState:
 
     @property
     def is_voter(self) -> bool:
-        return self.voters.is_voter(self.local)
+        return self.control.voters.last.is_voter(self.config.local)
 
     @property
     def is_only_voter(self) -> bool:
@@ -178,7 +183,7 @@ class QuorumState:
 
     def endpoints_of(self, voter_id: int) -> Endpoints:
         """The listeners of a voter, as the voter set has them."""
-        voter = self.voters.get(voter_id)
+        voter = self.control.voters.last.get(voter_id)
         return () if voter is None else voter.endpoints
 
     def election_timeout_ms(self) -> int:

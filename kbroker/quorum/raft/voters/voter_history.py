@@ -34,6 +34,10 @@ class History(Generic[T]):
         """The newest value; None if there is none."""
         return Entry(self._offsets[-1], self._values[-1]) if self._offsets else None
 
+    def newest(self, default: T) -> T:
+        """The newest value; default if there is none."""
+        return self._values[-1] if self._values else default
+
     def add(self, offset: int, value: T) -> None:
         """Add the newest value. Raises InvariantError for an offset that is not above the last."""
         if offset < -1 or (self._offsets and offset <= self._offsets[-1]):
@@ -64,19 +68,17 @@ class History(Generic[T]):
 
 
 class VoterHistory:
-    """The voter sets of the log above those of the configuration (controller.quorum.voters)."""
+    """The voter sets of the log above those of the configuration (controller.quorum.voters).
 
-    __slots__ = ("_history", "static_voters")
+    last: the voter set that counts; every event of the core asks for it several times.
+    """
+
+    __slots__ = ("_history", "last", "static_voters")
 
     def __init__(self, static_voters: VoterSet) -> None:
         self.static_voters = static_voters
+        self.last = static_voters
         self._history: History[VoterSet] = History()
-
-    @property
-    def last(self) -> VoterSet:
-        """The voter set that counts."""
-        last = self._history.last
-        return self.static_voters if last is None else last.value
 
     @property
     def last_offset(self) -> int | None:
@@ -91,6 +93,7 @@ class VoterHistory:
         last.
         """
         self._history.add(offset, voters)
+        self.last = voters
 
     def value_at(self, offset: int) -> VoterSet | None:
         """The voter set of the log as of offset; None if the log has none so far."""
@@ -99,11 +102,14 @@ class VoterHistory:
     def truncate_new(self, end_offset: int) -> None:
         """Go back to the voter set before end_offset."""
         self._history.truncate_new(end_offset)
+        self.last = self._history.newest(self.static_voters)
 
     def truncate_old(self, start_offset: int) -> None:
         """Forget the sets that do not count at start_offset or later."""
         self._history.truncate_old(start_offset)
+        self.last = self._history.newest(self.static_voters)
 
     def clear(self) -> None:
         """Forget all sets but the static one."""
         self._history.clear()
+        self.last = self.static_voters

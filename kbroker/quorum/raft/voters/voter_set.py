@@ -107,16 +107,17 @@ class Voter(msgspec.Struct, frozen=True):
 
     def matches(self, key: ReplicaKey) -> bool:
         """Whether key is this voter. An unknown directory id of the voter matches any."""
-        return self.key.names(key)
+        return self.id == key.id and self.directory_id in (ZERO_UUID, key.directory_id)
 
     def is_same_as(self, other: Voter) -> bool:
         """Whether both have the same key, versions and endpoints; these in any order, since Kafka
         keeps them in a map.
         """
         return (
-            self.key == other.key
+            self.id == other.id
+            and self.directory_id == other.directory_id
             and self.supported_versions == other.supported_versions
-            and set(self.endpoints) == set(other.endpoints)
+            and (self.endpoints == other.endpoints or set(self.endpoints) == set(other.endpoints))
         )
 
     def endpoint(self, listener_name: str) -> VoterEndpoint | None:
@@ -161,7 +162,7 @@ class VoterSet:
     @property
     def majority(self) -> int:
         """The number of voters that is a majority."""
-        return len(self) // 2 + 1
+        return len(self._voters) // 2 + 1
 
     def get(self, voter_id: int) -> Voter | None:
         """The voter of that id, whatever its directory id."""
@@ -170,11 +171,11 @@ class VoterSet:
     def is_voter(self, key: ReplicaKey) -> bool:
         """Whether key is in the set; a voter without a directory id matches by id alone."""
         voter = self._voters.get(key.id)
-        return voter is not None and voter.matches(key)
+        return voter is not None and voter.directory_id in (ZERO_UUID, key.directory_id)
 
     def is_only_voter(self, key: ReplicaKey) -> bool:
         """Whether key is the one voter there is."""
-        return len(self) == 1 and self.is_voter(key)
+        return len(self._voters) == 1 and self.is_voter(key)
 
     def with_voter(self, voter: Voter) -> VoterSet | None:
         """The set with one more voter; None if its id is in the set already."""
