@@ -239,7 +239,8 @@ class ControllerService:
     def submit(self, operation: Operation[R], *, timeout_ms: int | None = None) -> Deferred[R]:
         """Decide after the operations before this one and append; resolves with the response once
         the records are committed. timeout_ms: after a longer wait for its turn the operation is not
-        carried out, but fails with REQUEST_TIMED_OUT: its client no longer waits.
+        carried out, but fails with REQUEST_TIMED_OUT: its client no longer waits. Deviation: 0 or
+        less is no limit; Kafka never carries out a request that has none.
 
         An operation without records is answered after the proposals before it, whose outcome it may
         rest on. Raises KafkaError, or fails with it, if the operation does so, and with
@@ -249,8 +250,8 @@ class ControllerService:
             raise _not_controller()
         answer: Deferred[R] = Deferred()
         deadline_ms: int | None = None
-        if timeout_ms is not None:
-            deadline_ms = self._timers.monotonic_ms() + max(timeout_ms, 0)
+        if timeout_ms is not None and timeout_ms > 0:
+            deadline_ms = self._timers.monotonic_ms() + timeout_ms
         self._operations.add(self._carry_out(operation, answer, deadline_ms))
         if answer.error is not None:
             raise answer.error
