@@ -112,6 +112,25 @@ test-spark: $(STAMP)  ## all tests of the Spark pack but the slow ones, in one p
 test-cluster: $(STAMP) jars  ## controllers and brokers through 200 rounds of faults (Linux, root; 40 minutes)
 	@$(PYTEST) -q tests/cluster
 
+# Those that are not on the PATH are left out. Neither Spark nor other projects' clients are needed.
+PYTHONS := python3.11 python3.12 python3.13 python3.14
+PYTHON_TOOLS := pytest pytest-timeout pytest-xdist hypothesis packaging prometheus-client crcmod
+
+.PHONY: test-pythons
+test-pythons:  ## the tests of the pure rooms, and a broker's start, with each Python from 3.11 to 3.14 that is there
+	@for python in $(PYTHONS); do \
+	    if ! "$$python" -c 'import venv, ensurepip' > /dev/null 2>&1; then \
+	        echo "$$python is not on the PATH"; continue; \
+	    fi; \
+	    echo "$$python: $$("$$python" --version)"; \
+	    bin=.cache/pythons/$$python/bin; \
+	    "$$python" -m venv "$${bin%/bin}"; \
+	    "$$bin/python" -m pip install --quiet --disable-pip-version-check \
+	        -r requirements/broker.txt -c requirements/dev.txt $(PYTHON_TOOLS); \
+	    "$$bin/python" -m pytest -q -n auto --maxprocesses 4 \
+	        -m "not slow and not reference and not clients" $(wildcard $(PURE)) tests/node/test_run.py; \
+	done
+
 .PHONY: lint
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -5,16 +5,19 @@ of the tables in kbroker/settings; a test compares.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+from kbroker.metadata.configs import UNCLEAN_LEADER_ELECTION
 from kbroker.node.broker.replication_throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS
-from kbroker.settings.dynamic import NOT_WHILE_RUNNING
 from kbroker.settings.sections.security import refuse_unserved
 from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
 from kbroker.settings.tables.keys import (
+    CLUSTER,
+    PER_BROKER,
     READ_ONLY,
     ConfigError,
     ConfigKey,
@@ -42,12 +45,13 @@ brokers (cluster-wide). `here`:
 
 - **acts**: kbroker reads it at start.
 - **acts at once**: also when it is altered while the broker runs.
-- **at start**: Kafka acts on it while it runs, kbroker at the next start; altering it is refused.
-- **nothing to do**: accepted, but there are no such threads or copies here.
+- **nothing to do**: accepted, but there are no such threads, buffers or copies here.
 - **not yet**: accepted, also while running if Kafka accepts it there; it has no effect, and a log
   line says so. Keys of TLS (`ssl.*`) are accepted in the file only.
 - **refused**: it asks for protection that kbroker does not have, so that a broker with it does not
   start; see [Security](configuration.md#security).
+
+How many keys there are of each kind:
 """
 
 OWN_HEAD: Final = """## Of kbroker alone
@@ -73,15 +77,18 @@ They act where `kbroker.telemetry.receiver` names a receiver; otherwise they are
 are not asked.
 """
 
+STATUSES: Final = ("acts", "acts at once", "nothing to do", "not yet", "refused")
+UPDATE_MODES: Final = (READ_ONLY, PER_BROKER, CLUSTER)
+
 _OF_THROTTLES: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+_OF_CONTROLLERS: Final = (UNCLEAN_LEADER_ELECTION,)
+_INTERNAL: Final = ("internal.segment.bytes",)
 _OF_LOGS: Final = frozenset(field.name.replace("_", ".") for field in fields(LogConfig))
 
 
 def status(key: ConfigKey) -> str:
     """What kbroker makes of a key of brokers."""
     name, is_dynamic = key.name, key.update_mode != READ_ONLY
-    if name in NOT_WHILE_RUNNING:
-        return "at start"
     if name in SERVED_KEYS or name in DYNAMIC_ONLY_KEYS:
         return "acts at once" if is_dynamic else "acts"
     if name in QUIET_KEYS:
@@ -95,7 +102,8 @@ def status(key: ConfigKey) -> str:
 
 def topic_status(key: ConfigKey) -> str:
     """What kbroker makes of a key of topics."""
-    return "acts at once" if key.name in _OF_LOGS or key.name in _OF_THROTTLES else "not yet"
+    is_served = key.name in (*_OF_LOGS, *_OF_THROTTLES, *_OF_CONTROLLERS, *_INTERNAL)
+    return "acts at once" if is_served else "not yet"
 
 
 def facts(key: ConfigKey) -> list[str]:
@@ -119,6 +127,13 @@ def by_default(names: Iterable[str]) -> str:
 
 
 FACTS: Final = ("key", "type", "default", "allowed")
+
+
+def summary_table(keys: Mapping[str, ConfigKey]) -> list[str]:
+    """How many keys can be changed in each way, by what kbroker makes of them."""
+    counts = Counter((key.update_mode, status(key)) for key in shown(keys.values()))
+    rows = ([mode, *(str(counts[mode, each] or "") for each in STATUSES)] for mode in UPDATE_MODES)
+    return table(["changed", *STATUSES], rows)
 
 
 def broker_table(keys: Mapping[str, ConfigKey]) -> list[str]:
@@ -151,8 +166,9 @@ def group_table() -> list[str]:
 
 def page() -> str:
     """The whole page."""
+    of_brokers = {**BROKER_KEYS, **DYNAMIC_ONLY_KEYS}
     parts = (
-        (HEAD, broker_table({**BROKER_KEYS, **DYNAMIC_ONLY_KEYS})),
+        (HEAD, [*summary_table(of_brokers), "", *broker_table(of_brokers)]),
         (OWN_HEAD, table(FACTS, map(facts, shown(OWN_KEYS.values())))),
         (TOPIC_HEAD, topic_table()),
         (GROUP_HEAD, group_table()),

@@ -28,7 +28,7 @@ def _package() -> str:
         return name
     sys.exit(
         "spark_jobs: this file alone is not the pack: `python -m spark_jobs bundle` writes a zip "
-        "for --py-files, or install kbroker[spark] where the driver runs"
+        "for --py-files, or install kbroker with its extra spark where the driver runs"
     )
 
 

@@ -159,7 +159,7 @@ def _session(application_name: str, settings: Mapping[str, str]) -> SparkSession
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise JobError("pyspark is not installed: pip install 'kbroker[spark]'") from error
+        raise JobError("pyspark is not installed: install kbroker with its extra spark") from error
     builder = SparkSession.builder.appName(application_name)
     for name, value in settings.items():
         builder = builder.remote(value) if name == "spark.remote" else builder.config(name, value)

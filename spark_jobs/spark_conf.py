@@ -36,7 +36,7 @@ def _spark_home() -> Path:
         return Path(home)
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JobError("pyspark is not installed: pip install 'kbroker[spark]'")
+        raise JobError("pyspark is not installed: install kbroker with its extra spark")
     return Path(spec.origin).parent
 
 

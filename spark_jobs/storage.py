@@ -163,7 +163,9 @@ class Folder:
         try:
             from pyarrow.fs import FileSystem, LocalFileSystem
         except ImportError as error:
-            raise JobError("pyarrow is not installed: pip install 'kbroker[spark]'") from error
+            raise JobError(
+                "pyarrow is not installed: install kbroker with its extra spark"
+            ) from error
 
         if self.uri.startswith("file:"):
             return LocalFileSystem(), str(_local_path(self.uri))

@@ -56,12 +56,13 @@ def check(
 ) -> None:
     """Check a configuration file and say all that is wrong with it."""
     findings = findings_of(file, overrides or ())
-    show(
-        [finding._asdict() for finding in findings],
-        Finding._fields,
-        as_json=as_json,
-        wide=("message",),
-    )
+    if findings:
+        show(
+            [finding._asdict() for finding in findings],
+            Finding._fields,
+            as_json=as_json,
+            wide=("message",),
+        )
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         note(f"kbroker: {file}: {counted(len(errors), 'error')}; a broker would not start")

@@ -50,7 +50,7 @@ def run_pack(arguments: list[str], program: str) -> int:
         if find_spec(name) is not None:
             code: int = import_module(f"{name}.cli").main(arguments, program)
             return code
-    raise StartupError("the Spark jobs are not installed: pip install 'kbroker[spark]'")
+    raise StartupError("the Spark jobs are not installed: install kbroker with its extra spark")
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -74,11 +74,10 @@ def run_serve(options: ServeOptions) -> int:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     try:
         config = BrokerConfig.load(options.config, options.overrides)
+        from kbroker.node.run import serve
     except StartupError as error:
         print(f"kbroker: {error}", file=sys.stderr)
         return 1
-    from kbroker.node.run import serve
-
     try:
         log_level = logging.DEBUG if options.verbose else logging.INFO
         return serve(config, log_level=log_level, logs_json=options.logs_json)

@@ -252,7 +252,15 @@ class Broker:
             channel=partial(self._controller_channel, log, to_controller),
             fail=self.fail,
         )
-        await self._role.start(servers.endpoints(self.config.advertised_listeners))
+        await servers.bind_wanted()
+        own = self.config.advertised_listeners
+        names = {listener.name for listener in own}
+        added = [
+            listener
+            for listener in self.dynamic.current.advertised_listeners
+            if listener.name not in names
+        ]
+        await self._role.start(servers.endpoints((*own, *added)))
         await self._open_broker(servers, to_controller)
 
     def _controller_channel(
@@ -301,7 +309,7 @@ class Broker:
         enforce_client_quotas(self.services, self.metadata, dispatcher, shared)
         if self._monitoring is not None:
             self._monitoring.add_listeners(dispatcher, shared)
-        await servers.open(self.config.listeners, shared)
+        await servers.open_clients(shared)
 
     def _give_back_memory(self) -> None:
         """Called when memory pressure begins."""

@@ -21,6 +21,7 @@ from kbroker import __version__
 from kbroker.log_lines import JsonFormatter, LineFormatter
 from kbroker.metadata.image import Endpoint
 from kbroker.model import StartupError
+from kbroker.node.advertised import to_try, try_in_background
 from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.node import Broker
 from kbroker.settings.broker import BrokerConfig
@@ -166,13 +167,14 @@ def _log_line(line: str) -> None:
 
 def _announce(broker: Broker, say: Callable[[str], None]) -> None:
     """Say where each listener is and its advertised address; log that clients are not
-    authenticated.
+    authenticated, and advertised addresses that are of no use.
     """
     image, node_id = broker.metadata.image, broker.config.node_id
     told: dict[str, Endpoint] = {}
     for registrations in (image.brokers, image.controllers):
         if node_id in registrations:
             told.update(registrations[node_id].endpoints)
+    try_in_background(to_try(told.values(), broker.bound_listeners))
     for listener in broker.bound_listeners:
         endpoint = told.get(listener.name)
         advertised = "not advertised"

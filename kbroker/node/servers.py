@@ -51,6 +51,11 @@ def _ignore(value: object) -> None:
     del value
 
 
+def _close_bound(binding: asyncio.Future[ListenerServer]) -> None:
+    if not binding.cancelled() and binding.exception() is None:
+        binding.result().close()
+
+
 class NodeServers:
     """The listeners of one node. The limits of connections, requests, descriptors and memory hold
     for all of them together. budget: of requests in progress. rates: of new connections. on_fatal:
@@ -86,6 +91,11 @@ class NodeServers:
         self.budget = PipelineBudget(network.queued_max_requests)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: list[ListenerServer] = []
+        self._controllers = frozenset(listener.name for listener in config.controller_listeners)
+        self._wanted = config.listeners
+        self._clients: ConnectionShared | None = None
+        """Of the listeners of brokers, once these are open."""
+        self._changing: asyncio.Future[None] | None = None
         try:
             for listener in (*config.listeners, *config.controller_listeners):
                 self._listeners.append(self._bind(listener))
@@ -97,7 +107,9 @@ class NodeServers:
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the node runs: limits of connections."""
+        """Take over the settings that may change while the node runs: limits of connections, and
+        the listeners of a broker.
+        """
         before, self._network = self._network, NetworkConfig.from_broker(config)
         network = self._network
         self._limits.change(
@@ -113,6 +125,8 @@ class NodeServers:
             self._resources.workers.submit(
                 self._resolve_overrides, asyncio.get_running_loop(), overrides
             )
+        self._wanted = config.listeners
+        self._change_in_background()
 
     def _resolve_overrides(
         self, loop: asyncio.AbstractEventLoop, overrides: Mapping[str, int]
@@ -203,6 +217,77 @@ class NodeServers:
         self._shared.append(shared)
         return shared
 
+    async def bind_wanted(self) -> None:
+        """Bind the listeners that the metadata have for this broker, and release those of the file
+        that they leave out, before any of them is registered.
+        """
+        await self._change_listeners()
+
+    async def open_clients(self, shared: ConnectionShared) -> None:
+        """Accept connections on the listeners of a broker from now on."""
+        await self._change_listeners()
+        await self.open(self._wanted, shared)
+        self._clients = shared
+        self._change_in_background()
+
+    def _change_in_background(self) -> None:
+        """One change at a time; it takes over what is wanted when it ends."""
+        is_changing = self._changing is not None and not self._changing.done()
+        if self._clients is not None and not is_changing and self._is_to_change():
+            self._changing = asyncio.ensure_future(self._change_listeners())
+
+    def _is_to_change(self) -> bool:
+        return self._names() != {listener.name for listener in self._wanted}
+
+    def _names(self) -> set[str]:
+        """The bound listeners of a broker."""
+        return {listener.bound.name for listener in self._listeners} - self._controllers
+
+    async def _change_listeners(self) -> None:
+        """Close listeners that are not wanted, bind those that are missing, and open them once
+        clients are served. One that cannot be bound is named in the log: the broker serves on.
+        """
+        wanted: Sequence[Listener] = ()
+        while wanted is not self._wanted:
+            wanted = self._wanted
+            for name in sorted(self._names() - {listener.name for listener in wanted}):
+                self._remove(name)
+            for listener in wanted:
+                if listener.name not in self._names():
+                    try:
+                        await self._add(listener)
+                    except StartupError as error:
+                        logger.error("node %d: %s", self._config.node_id, error)
+
+    async def _add(self, listener: Listener) -> None:
+        # In a thread: the name of a host is looked up.
+        binding = asyncio.get_running_loop().run_in_executor(
+            self._resources.workers, self._bind, listener
+        )
+        try:
+            added = await asyncio.shield(binding)
+        except asyncio.CancelledError:
+            binding.add_done_callback(_close_bound)
+            raise
+        self._listeners.append(added)
+        if self._clients is not None:
+            try:
+                await added.start(self._clients)
+            except StartupError:
+                self._listeners.remove(added)
+                added.close()
+                raise
+            logger.info("node %d: listening on %s", self._config.node_id, added.bound)
+
+    def _remove(self, name: str) -> None:
+        (removed,) = [each for each in self._listeners if each.bound.name == name]
+        self._listeners.remove(removed)
+        removed.close()
+        for connection in self.connections:
+            if connection.listener_name == name:
+                connection.stop()
+        logger.info("node %d: not listening on %s any more", self._config.node_id, removed.bound)
+
     async def open(self, listeners: Sequence[Listener], shared: ConnectionShared) -> None:
         """Accept connections on these listeners from now on."""
         names = {listener.name for listener in listeners}
@@ -239,6 +324,9 @@ class NodeServers:
 
     def stop_accepting(self) -> None:
         """Accept no connections; those that are open stay. No effect the second time."""
+        if self._changing is not None:
+            self._changing.cancel()
+        self._clients = None
         for listener in self._listeners:
             listener.close()
         if self._sweep_timer is not None:

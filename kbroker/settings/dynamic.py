@@ -33,9 +33,6 @@ CLUSTER_LISTENER_KEYS: Final = frozenset(
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _SECURITY_KEYS: Final = frozenset({"principal.builder.class", "connections.max.reauth.ms"})
 
-NOT_WHILE_RUNNING: Final = frozenset({"listeners", "listener.security.protocol.map"})
-"""Kafka opens and closes listeners while it runs; here a restart does that."""
-
 POOL_KEYS: Final = (
     "num.io.threads",
     "num.replica.fetchers",
@@ -105,7 +102,7 @@ def check_key(name: str, value: str, *, of_broker: bool) -> None:
         return
     listener = LISTENER_KEY.fullmatch(name)
     base = listener[2] if listener else name
-    if row.update_mode == READ_ONLY or (base in NOT_WHILE_RUNNING and not listener):
+    if row.update_mode == READ_ONLY:
         message = (
             f"Cannot update these configs dynamically: [{shown(name)}]; set it in the properties"
             " file of each broker and restart"
@@ -184,6 +181,7 @@ def check_altered(
     altered = current.with_dynamic(stored.replaced(values, of_broker=of_broker).merged)
     for name in POOL_KEYS:
         _check_pool(name, current.get_int(name), altered.get_int(name))
+    _check_listeners(current, altered)
 
 
 def _suggestion(name: str) -> str:
@@ -206,6 +204,31 @@ def _check_pool(name: str, old: int, new: int) -> None:
     if new > old * 2:
         message += f"not be greater than double the current value {old}"
         raise ConfigError(name, str(new), message)
+
+
+def _check_listeners(current: BrokerConfig, altered: BrokerConfig) -> None:
+    """Listeners are opened and closed while a broker runs (Kafka's DynamicListenerConfig). Those
+    that the file advertises stay, since the broker is registered with them, and one that stays has
+    the address it had: Kafka accepts another one and does nothing with it.
+    """
+    file = current.with_dynamic({})
+    of_file = {listener.name: listener for listener in file.listeners}
+    before = {listener.name: listener for listener in current.listeners}
+    after = {listener.name: listener for listener in altered.listeners}
+    advertised = {listener.name for listener in file.advertised_listeners}
+    message = ""
+    if not advertised <= after.keys():
+        names = ", ".join(sorted(advertised)), ", ".join(sorted(after))
+        message = "Advertised listeners '{}' must be a subset of listeners '{}'".format(*names)
+    for name in before.keys() & after.keys():
+        if after[name].security_protocol != before[name].security_protocol:
+            message = f"Security protocol cannot be updated for existing listener {name}"
+        elif after[name] not in (before[name], of_file.get(name)):
+            message = f"The address of existing listener {name} cannot be updated; restart for that"
+    if altered.controller_listeners != current.controller_listeners:
+        message = "Listeners of controllers cannot be updated while they run; restart for that"
+    if message:
+        raise ConfigError("listeners", altered.text("listeners"), message)
 
 
 def in_force(static: BrokerConfig, image: StoredConfigs) -> BrokerConfig:

@@ -57,5 +57,5 @@ def test_without_the_pack(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     result = cli("jobs", "archive")
     assert (result.code, result.err) == (
         1,
-        "kbroker: the Spark jobs are not installed: pip install 'kbroker[spark]'\n",
+        "kbroker: the Spark jobs are not installed: install kbroker with its extra spark\n",
     )

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
-import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -110,43 +107,3 @@ def test_groff_shows_it() -> None:
     shown = re.sub(r".\x08", "", run.stdout)
     assert "kbroker topics create [OPTIONS] names..." in shown
     assert "kbroker consume 'orders-.*' --regex --offset @-1h" in shown
-
-
-def installed() -> dict[str, Path]:
-    """Where a wheel puts the data files below the prefix, and the files."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    folders = settings["tool"]["setuptools"]["data-files"]
-    return {
-        f"{folder}/{Path(name).name}": ROOT / name
-        for folder, names in folders.items()
-        for name in names
-    }
-
-
-def test_what_a_wheel_installs() -> None:
-    assert set(installed()) == {
-        "share/man/man1/kbroker.1",
-        "share/bash-completion/completions/kbroker",
-        "share/zsh/site-functions/_kbroker",
-        "share/fish/vendor_completions.d/kbroker.fish",
-    }
-    assert set(installed().values()) == set(manual.files())
-
-
-@pytest.mark.slow
-def test_a_wheel_has_them(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    for folder in ("kbroker", "spark_jobs", "docs"):
-        ignored = shutil.ignore_patterns("__pycache__", "plots")
-        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path)]
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", *options, str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        for place, path in installed().items():
-            (name,) = [each for each in names if each.endswith(f".data/data/{place}")]
-            assert archive.read(name).decode() == path.read_text()

@@ -57,6 +57,19 @@ def test_every_configuration() -> None:
         assert named == sorted(key.name for key in keys.values() if not key.internal)
 
 
+def test_how_many_configurations_act() -> None:
+    """A row for each way to change a key; the table below it has as many."""
+    page = configuration_table.page().partition("## Of kbroker alone")[0]
+    summary = page.partition("| key |")[0]
+    head, *counts = re.findall(r"^\| ([a-z-]+) \| (.*) \|$", summary, re.MULTILINE)
+    statuses = head[1].split(" | ")
+    assert [mode for mode, _ in counts] == ["read-only", "per-broker", "cluster-wide"]
+    for mode, cells in counts:
+        for status, count in zip(statuses, cells.split("|"), strict=True):
+            rows = re.findall(rf"^\| `.* \| {mode} \| {status} \|$", page, re.MULTILINE)
+            assert len(rows) == int(count.strip() or 0), (mode, status)
+
+
 @pytest.mark.parametrize(
     ("name", "cells"),
     [
@@ -69,6 +82,7 @@ def test_every_configuration() -> None:
         ("authorizer.class.name", "string | empty | non-null string | read-only | refused"),
         ("min.insync.replicas", "int | `1` | a whole number from 1 up | `min.insync.replicas`"),
         ("remote.storage.enable", "boolean | `false` |  |  | not yet"),
+        ("listeners", "list | `PLAINTEXT://:9092` |  | per-broker | acts at once"),
     ],
 )
 def test_the_facts_of_a_configuration(name: str, cells: str) -> None:

@@ -10,13 +10,15 @@ from typing import Any, Final
 import pytest
 
 from kbroker.node.node import Broker
-from kbroker.settings.dynamic import NOT_WHILE_RUNNING, broker_key, is_security_key
+from kbroker.protocol.errors import ErrorCode
+from kbroker.settings.dynamic import broker_key, is_security_key
 from kbroker.settings.tables.keys import READ_ONLY, ConfigKey, ConfigSource, parse
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, UNIT_MS
 from kbroker.settings.views.log_config import LogConfig
 from kbroker.testing.embedded import EmbeddedBroker
 from scripts.configuration_table import status
+from tests.clients.adapters import wait_until
 from tests.node.broker.test_dynamic_config import alter, describe
 
 OTHER: Final[Mapping[str, str]] = {
@@ -27,6 +29,8 @@ OTHER: Final[Mapping[str, str]] = {
     "compression.lz4.level": "8",
     "config.providers": "file",
     "cordoned.log.dirs": "*",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT",
+    "listeners": "PLAINTEXT://127.0.0.1:0,EXTRA://127.0.0.1:0",
     "log.cleaner.io.buffer.load.factor": "0.5",
     "log.cleaner.io.max.bytes.per.second": "5000000.0",
     "log.cleaner.min.cleanable.ratio": "0.25",
@@ -54,13 +58,15 @@ OTHER: Final[Mapping[str, str]] = {
 }
 """Values that differ from the defaults, where half or one more would not do."""
 
-KEYS = [
+EVERY = [
     key
     for key in (*BROKER_KEYS.values(), *DYNAMIC_ONLY_KEYS.values())
     if key.update_mode != READ_ONLY
-    and not is_security_key(key.name)
-    and key.name not in NOT_WHILE_RUNNING
 ]
+"""A table test compares these with the facts of Kafka (tests/settings/tables/test_table.py)."""
+
+KEYS = [key for key in EVERY if not is_security_key(key.name)]
+NOT_ALTERED = [key for key in EVERY if key not in KEYS]
 
 
 def value_of(key: ConfigKey) -> str:
@@ -86,6 +92,13 @@ PROBES: Final[Mapping[str, tuple[Probe, Any]]] = {
     ),
     "group.streams.assignment.interval.ms": (
         lambda one: one.services.groups._config.group_streams_assignment_interval_ms, 1001
+    ),
+    "listener.security.protocol.map": (
+        lambda one: [each.security_protocol for each in one.dynamic.current.listeners],
+        ["PLAINTEXT", "PLAINTEXT"],
+    ),
+    "listeners": (
+        lambda one: [each.name for each in one.bound_listeners], ["PLAINTEXT", "EXTRA"]
     ),
     "log.cleaner.backoff.ms": (lambda one: cleaner(one).backoff_ms, 15001),
     "log.cleaner.dedupe.buffer.size": (
@@ -170,6 +183,8 @@ def broker() -> Iterator[EmbeddedBroker]:
             name = "1" if key.update_mode == "per-broker" else ""
             setting = (key.name, 0, value_of(key))
             assert alter(one, name, setting) == (0, None), key.name
+        probe, bound = PROBES["listeners"]
+        wait_until(lambda: one.call(probe) == bound, 20, "the thread that binds")
         seen = {key.name: one.call(probe) for key in KEYS for probe in [probe_of(key)] if probe}
         one.restart()
         assert seen == {
@@ -214,3 +229,49 @@ def test_it_is_in_effect_and_listed(broker: EmbeddedBroker, described: Any, key:
             else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         )
         assert synonyms[0] == (key.name, value_of(key), source)
+
+
+@pytest.mark.parametrize("key", NOT_ALTERED, ids=lambda key: key.name)
+def test_what_cannot_act_while_the_broker_runs_is_refused(
+    broker: EmbeddedBroker, key: ConfigKey
+) -> None:
+    """Rather than stored without an effect; docs/configuration-keys.md says so."""
+    error, message = alter(broker, "1", (key.name, 0, key.default or "1"))
+    assert error == ErrorCode.INVALID_REQUEST
+    assert message is not None
+    assert key.name in message and "neither TLS nor SASL" in message
+    assert status(key) not in ("acts", "acts at once", "nothing to do")
+
+
+def test_a_listener_has_limits_of_its_own() -> None:
+    """`listener.name.<listener>.<key>`, in effect at once and again after a restart."""
+    prefix = "listener.name.plaintext."
+    values = {"max.connections": "60", "max.connection.creation.rate": "500"}
+    settings = [(f"{prefix}{name}", 0, value) for name, value in values.items()]
+
+    def held(one: Broker) -> tuple[Any, Any]:
+        assert one._servers is not None
+        return dict(limits(one)._max_by_listener), dict(one._servers.rates._by_listener)
+
+    with EmbeddedBroker() as one:
+        assert alter(one, "", *settings) == (0, None)
+        for _ in range(2):
+            assert one.call(held) == ({"PLAINTEXT": 60}, {"PLAINTEXT": 500})
+            listed = describe(one, "")
+            assert {name: listed[name][0] for name, _, _ in settings} == {
+                f"{prefix}{name}": value for name, value in values.items()
+            }
+            one.restart()
+
+
+SAME_AS_DEFAULT: Final = {
+    *("log.local.retention.bytes", "log.local.retention.ms", "min.insync.replicas")
+}
+"""Keys whose only value on this broker is the default: there is one copy, and no remote storage."""
+
+
+def test_every_dynamic_key_has_its_row() -> None:
+    """One that Kafka adds needs a value and, if it acts at once, a place where that shows."""
+    assert {key.name for key in KEYS if value_of(key) == key.default} == SAME_AS_DEFAULT
+    for key in KEYS:
+        assert (expected_of(key) is not None) is (status(key) == "acts at once")

@@ -27,6 +27,7 @@ from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import frame_of
+from tests.node.test_advertised import UNRESOLVABLE
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +90,66 @@ def test_it_says_what_clients_are_told_to_connect_to(tmp_path: Path) -> None:
     assert re.search(
         r"listening on OUTSIDE://\S+, advertised as OUTSIDE://broker.example.com:19092 \(", lines[1]
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        pytest.param(UNRESOLVABLE, f"cannot resolve {UNRESOLVABLE}", id="no-such-name"),
+        pytest.param("127.0.0.1", "cannot connect to it (Connection refused)", id="closed-port"),
+    ],
+)
+def test_it_says_that_what_clients_are_told_is_of_no_use(
+    tmp_path: Path, host: str, said: str
+) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"PLAINTEXT://{host}:{reserved.getsockname()[1]}"
+        override = f"advertised.listeners={address}"
+        with ended(serve(tmp_path / "data", override)) as process:
+            assert f"advertised as {address} (" in first_line(process)
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "clients are told" in line)
+    assert (
+        f" WARNING [node 1] kbroker.node.advertised: clients are told to connect to {address}, b"
+        in line
+    )
+    assert f"but this machine {said}" in line
+    assert line.endswith("check advertised.listeners\n")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.skipif(not is_free(9092), reason="another broker is on port 9092")
+def test_without_a_file_it_is_as_the_documents_say(tmp_path: Path) -> None:
+    """`kbroker serve` and nothing else, as in docs/getting-started.md."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kbroker", "serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with ended(started) as process:
+        address = "PLAINTEXT://localhost:9092"
+        line = first_line(process)
+        assert f" listening on {address}, advertised as {address} (node 1, cluster " in line
+        assert (tmp_path / "data" / "meta.properties").is_file()
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    (notice,) = [line for line in errors.splitlines() if "not authenticated" in line]
+    assert f"every client that can reach {address} has access to all topics" in notice
+    assert "clients are told" not in errors
 
 
 def test_without_a_file_data_is_in_the_working_directory(tmp_path: Path) -> None:

@@ -90,6 +90,108 @@ def test_each_type_is_opened_for_itself_with_its_own_dispatcher() -> None:
     asyncio.run(script())
 
 
+MAP = "listener.security.protocol.map"
+
+
+def with_listener(config: BrokerConfig, address: str) -> BrokerConfig:
+    """With a listener EXTRA that was set while the broker runs."""
+    (file,) = config.listeners
+    protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTRA:PLAINTEXT"
+    listeners = f"{file},CONTROLLER://127.0.0.1:0,EXTRA://{address}"
+    return config.with_dynamic({"listeners": listeners, MAP: protocols})
+
+
+async def changed(servers: NodeServers, config: BrokerConfig) -> dict[str, int]:
+    """Ports by listener once the settings are in force."""
+    servers.reconfigure(config)
+    if servers._changing is not None:
+        await servers._changing
+    return {listener.name: listener.port for listener in servers.bound}
+
+
+def test_listeners_are_opened_and_closed_while_clients_are_served() -> None:
+    async def script() -> None:
+        servers, config, asked = bound(BOTH), BrokerConfig.from_properties(BOTH), Silent()
+        await servers.open_clients(servers.shared(asked))
+        before = {listener.name: listener.port for listener in servers.bound}
+        ports = await changed(servers, with_listener(config, "127.0.0.1:0"))
+        assert ports == {**before, "EXTRA": ports["EXTRA"]}
+        kept = await ask(ports["PLAINTEXT"])
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports["EXTRA"])
+        for _ in range(2):
+            await asked.heard.wait()
+            asked.heard.clear()
+            if len(asked.asked) == 1:
+                writer.write((10).to_bytes(4, "big") + bytes(10))
+        assert asked.asked == ["PLAINTEXT", "EXTRA"]
+        assert await changed(servers, config) == before
+        with pytest.raises(OSError):
+            await ask(ports["EXTRA"])
+        assert [each.listener_name for each in servers.connections] == ["PLAINTEXT"]
+        assert await reader.read() == b""
+        servers.abort()
+        servers.close()
+        for each in (kept, writer):
+            each.close()
+
+    asyncio.run(script())
+
+
+def test_a_listener_that_cannot_be_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def script() -> None:
+        servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
+        await servers.open_clients(servers.shared(Silent()))
+        port = servers.bound[0].port
+        ports = await changed(servers, with_listener(config, f"127.0.0.1:{port}"))
+        assert set(ports) == {"PLAINTEXT", "CONTROLLER"}
+        assert f"EXTRA://127.0.0.1:{port}: port {port} is in use" in caplog.text
+        ports = await changed(servers, with_listener(config, "127.0.0.1:0"))
+        assert "EXTRA" in ports
+        servers.close()
+
+    asyncio.run(script())
+
+
+def test_listeners_of_the_metadata_are_bound_before_they_are_open() -> None:
+    """So that the broker is registered with them."""
+
+    async def script() -> None:
+        servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
+        extra = with_listener(config, "127.0.0.1:0")
+        servers.reconfigure(extra)
+        assert [listener.name for listener in servers.bound] == ["PLAINTEXT", "CONTROLLER"]
+        await servers.bind_wanted()
+        (port,) = [each.port for each in servers.bound if each.name == "EXTRA"]
+        assert servers.endpoints(extra.advertised_listeners)["EXTRA"].port == port
+        with pytest.raises(OSError):
+            await ask(port)
+        asked = Silent()
+        await servers.open_clients(servers.shared(asked))
+        writer = await ask(port)
+        await asked.heard.wait()
+        assert asked.asked == ["EXTRA"]
+        servers.abort()
+        servers.close()
+        writer.close()
+
+    asyncio.run(script())
+
+
+def test_a_stop_ends_a_change_of_listeners() -> None:
+    async def script() -> None:
+        servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
+        await servers.open_clients(servers.shared(Silent()))
+        servers.reconfigure(with_listener(config, "127.0.0.1:0"))
+        await asyncio.sleep(0)  # it waits for the thread that binds
+        servers.close()
+        assert servers._changing is not None
+        with pytest.raises(asyncio.CancelledError):
+            await servers._changing
+        assert set(listener.name for listener in servers.bound) == {"PLAINTEXT", "CONTROLLER"}
+
+    asyncio.run(script())
+
+
 def test_what_is_advertised_has_real_ports() -> None:
     async def script() -> None:
         servers = bound(BOTH)

@@ -49,7 +49,7 @@ def value_of(fact: dict[str, Any]) -> str:
 def test_keys_are_altered_at_the_scope_that_kafka_allows(fact: dict[str, Any]) -> None:
     name, mode = fact["name"], fact["updateMode"]
     value = value_of(fact)
-    refused_here = is_security_key(name) or name in ("listeners", "listener.security.protocol.map")
+    refused_here = is_security_key(name)
     for of_broker in (True, False):
         allowed = mode == "cluster-wide" or (mode == "per-broker" and of_broker)
         if allowed and not refused_here:
@@ -100,6 +100,87 @@ def test_a_listener_has_limits_of_its_own_for_all_brokers() -> None:
     check_key("listener.name.plaintext.max.connections", "5", of_broker=False)
     with pytest.raises(ConfigError, match="Cannot update these configs dynamically"):
         check_key("listener.name.plaintext.connections.max.idle.ms", "x", of_broker=False)
+
+
+MAP = "listener.security.protocol.map"
+TWO = {
+    "listeners": "PLAINTEXT://:9092,OTHER://:9094",
+    "advertised.listeners": "PLAINTEXT://host:9092",
+    MAP: "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT,EXTRA:PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [
+        pytest.param(f"{TWO['listeners']},EXTRA://:9095", id="one more"),
+        pytest.param("PLAINTEXT://:9092", id="one less"),
+        pytest.param("PLAINTEXT://:9092,EXTRA://:9094", id="another one in its place"),
+    ],
+)
+def test_listeners_come_and_go(listeners: str) -> None:
+    config = BrokerConfig.from_properties({"node.id": "1", **TWO})
+    check_altered(config, NOTHING, {"listeners": listeners}, of_broker=True)
+    altered = in_force(config, Stored({"listeners": listeners}, {}))
+    assert [str(listener) for listener in altered.listeners] == listeners.split(",")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        pytest.param(
+            {"listeners": "OTHER://:9094"},
+            "PLAINTEXT is not in listeners",
+            id="advertised",
+        ),
+        pytest.param(
+            {"listeners": "PLAINTEXT://:9092,OTHER://:9096"},
+            "The address of existing listener OTHER cannot be updated",
+            id="address",
+        ),
+        pytest.param(
+            {"listeners": "PLAINTEXT://:9092,UNKNOWN://:9094"},
+            "No security protocol defined for listener UNKNOWN",
+            id="no protocol",
+        ),
+        pytest.param(
+            {MAP: "PLAINTEXT:PLAINTEXT,OTHER:SSL"}, "listener OTHER uses SSL", id="not served"
+        ),
+        pytest.param({"listeners": "PLAINTEXT://:9092,OTHER"}, "Unable to parse OTHER", id="form"),
+    ],
+)
+def test_listeners_that_a_broker_cannot_have(values: dict[str, str], words: str) -> None:
+    config = BrokerConfig.from_properties({"node.id": "1", **TWO})
+    with pytest.raises(ConfigError, match=words):
+        check_altered(config, NOTHING, values, of_broker=True)
+
+
+def test_listeners_that_the_file_has_are_advertised_if_it_does_not_say_which() -> None:
+    properties = {name: value for name, value in TWO.items() if not name.startswith("advertised")}
+    config = BrokerConfig.from_properties({"node.id": "1", **properties})
+    words = "Advertised listeners 'OTHER, PLAINTEXT' must be a subset of listeners 'PLAINTEXT'"
+    with pytest.raises(ConfigError, match=words):
+        check_altered(config, NOTHING, {"listeners": "PLAINTEXT://:9092"}, of_broker=True)
+
+
+def test_the_files_listeners_come_back() -> None:
+    """Although the file has another port by now than the listeners that are stored."""
+    stored = {"listeners": "PLAINTEXT://:9092,OTHER://:9094,EXTRA://:9095"}
+    file = TWO | {"listeners": "PLAINTEXT://:9192,OTHER://:9094"}
+    current = in_force(BrokerConfig.from_properties({"node.id": "1", **file}), Stored(stored, {}))
+    check_altered(current, DynamicConfigs(broker=stored), {}, of_broker=True)
+
+
+def test_listeners_of_controllers_stay() -> None:
+    properties = {
+        "node.id": "1",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER",
+    }
+    config = BrokerConfig.from_properties(properties)
+    values = {"listeners": "PLAINTEXT://:9092,CONTROLLER://:9099"}
+    with pytest.raises(ConfigError, match="Listeners of controllers cannot be updated"):
+        check_altered(config, NOTHING, values, of_broker=True)
 
 
 class Stored:

@@ -134,7 +134,8 @@ def describe(
         *("timeout_ms", "start_ms", "open_for_ms", "partitions"),
     )
     rows = run(_describe(bootstrap, names))
-    show(rows, columns, as_json=as_json, wide=("partitions",))
+    above = ("transactional_id", "state")  # with them it is wider than 80 columns
+    show(rows, columns, as_json=as_json, wide=("partitions",), sections=above)
 
 
 async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:

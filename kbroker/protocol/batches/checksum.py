@@ -1,9 +1,9 @@
 """CRC-32C (Castagnoli), the checksum of record batches v2.
 
 The `crc32c` wheel computes it with the processor's own instruction; where no wheel exists for a
-platform, `crcmod` gives the same numbers. Both take any bytes-like object without copying it.
-`crc32c(buffer, value=0)` is whichever is there: unsigned; value: the CRC of what came before the
-buffer, to continue from.
+platform, `crcmod` (kbroker's extra of that name) gives the same numbers. Both take any bytes-like
+object without copying it. `crc32c(buffer, value=0)` is whichever is there: unsigned; value: the CRC
+of what came before the buffer, to continue from.
 Source: KIP-98, RFC 3720 appendix B.4.
 """
 
@@ -13,6 +13,8 @@ import importlib
 from importlib.machinery import ExtensionFileLoader, PathFinder
 from types import ModuleType
 from typing import Final, Protocol, cast
+
+from kbroker.model import StartupError
 
 
 class Checksum(Protocol):
@@ -54,7 +56,12 @@ def _choose() -> Checksum:
     try:
         return from_wheel()
     except ImportError:
+        pass
+    try:
         return from_crcmod()
+    except ImportError as error:
+        message = "neither crc32c nor crcmod is installed: install kbroker with its extra crcmod"
+        raise StartupError(message) from error
 
 
 crc32c: Final[Checksum] = _choose()

@@ -208,6 +208,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._responses.outstanding
 
     @property
+    def listener_name(self) -> str:
+        """The listener that accepted it."""
+        return self._listener_name
+
+    @property
     def buffered_bytes(self) -> int:
         """Memory held for reading."""
         return self._buffer.held_bytes

@@ -116,14 +116,14 @@ SERVED_KEYS: Final = _words(
 
 QUIET_KEYS: Final = _words(
     """
-    background.threads group.coordinator.threads num.io.threads
-    num.network.threads
+    background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.threads
+    num.io.threads num.network.threads share.coordinator.cached.buffer.max.bytes
     share.coordinator.state.topic.min.isr share.coordinator.state.topic.replication.factor
     transaction.state.log.min.isr transaction.state.log.replication.factor
     """
 )
-"""Keys of Kafka's own sample files that mean nothing here (one process, one thread), or nothing on
-a single node: no warning."""
+"""Keys that mean nothing here (one process, one thread, and no buffer that a coordinator keeps for
+its next write), or nothing on a single node: no warning."""
 
 OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key

@@ -22,6 +22,8 @@ from kbroker.protocol.messages.admin.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.tables.keys import ConfigSource, ResourceType
 from kbroker.testing.embedded import EmbeddedBroker
@@ -224,6 +226,37 @@ def test_connections_are_limited_while_running(broker: EmbeddedBroker) -> None:
     assert servers.rates.is_limited
 
 
+def test_a_listener_is_opened_while_running_and_registered_at_the_next_start(
+    broker: EmbeddedBroker,
+) -> None:
+    values = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT",
+        "listeners": f"PLAINTEXT://{broker.host}:0,EXTRA://{broker.host}:0",
+    }
+    assert alter(broker, "1", *((key, 0, value) for key, value in values.items())) == (0, None)
+
+    def ports() -> dict[str, int]:
+        return {each.name: each.port for each in broker.call(lambda one: one.bound_listeners)}
+
+    def registered() -> dict[str, int]:
+        endpoints = broker.call(lambda one: one.metadata.image.brokers[1].endpoints)
+        return {name: endpoint.port for name, endpoint in endpoints.items()}
+
+    wait_until(lambda: "EXTRA" in ports(), 20, "the listener")
+    with socket.create_connection((broker.host, ports()["EXTRA"]), timeout=20) as connection:
+        assert isinstance(call(connection, ApiVersionsRequest(), 0), ApiVersionsResponse)
+        assert registered() == {"PLAINTEXT": broker.port}, "as in Kafka: until the next start"
+        broker.restart()
+    assert ports() == registered() == {"PLAINTEXT": broker.port, "EXTRA": ports()["EXTRA"]}
+    with socket.create_connection((broker.host, ports()["EXTRA"]), timeout=20) as connection:
+        answer = call(connection, MetadataRequest(topics=[]), 12)
+        assert isinstance(answer, MetadataResponse)
+        assert [each.port for each in answer.brokers] == [ports()["EXTRA"]]
+        assert alter(broker, "1", ("listeners", 1, None)) == (0, None)
+        assert connection.recv(1) == b""
+    wait_until(lambda: "EXTRA" not in ports(), 20, "the end of the listener")
+
+
 @pytest.mark.parametrize(
     ("name", "key", "operation", "value", "error", "words"),
     [
@@ -233,7 +266,7 @@ def test_connections_are_limited_while_running(broker: EmbeddedBroker) -> None:
         pytest.param("1", "log.retention.ms", 0, "0", 42, "log.retention.ms", id="rule"),
         pytest.param("1", "log.retenton.ms", 0, "5", 40, "did you mean", id="unknown"),
         pytest.param("1", "num.io.threads", 0, "99", 42, "double", id="pool"),
-        pytest.param("1", "listeners", 0, "PLAINTEXT://:1", 42, "restart", id="listeners"),
+        pytest.param("1", "listeners", 0, "PLAINTEXT://:1", 42, "The address of", id="listeners"),
         pytest.param("1", "listener.name.a.ssl.key.password", 0, "x", 42, "TLS", id="security"),
         pytest.param("2", "log.retention.ms", 0, "5", 42, "expected 1", id="another broker"),
         pytest.param("x", "log.retention.ms", 0, "5", 42, "an integer", id="no broker"),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.model import StartupError
 from kbroker.protocol.batches import checksum
 
 IMPLEMENTATIONS = [
@@ -51,20 +52,31 @@ def test_both_agree(data: bytes) -> None:
     assert checksum.from_wheel()(data, 0) == checksum.from_crcmod()(data, 0)
 
 
-def test_crcmod_is_taken_where_the_wheel_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_missing(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Modules of these names are not installed."""
     original: Callable[..., Any] = importlib.import_module
 
-    def without_wheel(name: str, package: str | None = None) -> Any:
-        if name == "crc32c":
+    def without(name: str, package: str | None = None) -> Any:
+        if name.partition(".")[0] in names:
             raise ImportError(name)
         return original(name, package)
 
     monkeypatch.delitem(sys.modules, "crc32c", raising=False)
-    monkeypatch.setattr(checksum.importlib, "import_module", without_wheel)
+    monkeypatch.setattr(checksum.importlib, "import_module", without)
     monkeypatch.setattr(checksum.PathFinder, "find_spec", lambda *_: None)
+
+
+def test_crcmod_is_taken_where_the_wheel_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_missing(monkeypatch, "crc32c")
     chosen = checksum._choose()
     assert chosen(b"123456789", 0) == 0xE3069283
     assert "crc32c" not in sys.modules
+
+
+def test_without_both_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_missing(monkeypatch, "crc32c", "crcmod")
+    with pytest.raises(StartupError, match="its extra crcmod"):
+        checksum._choose()
 
 
 def test_the_wheel_comes_without_its_command_line() -> None:

@@ -1,0 +1,89 @@
+"""Tries, at the start of `kbroker serve`, the addresses that clients are told to connect to
+(`advertised.listeners`): one that this machine cannot resolve or reach is named in the log. Without
+that a first client retries for minutes, and nothing says why.
+
+It is a warning and no more: behind NAT clients may reach an address that the broker cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kbroker.log_lines import shown
+from kbroker.metadata.image import Endpoint
+from kbroker.server.network.listener import BoundListener
+from kbroker.settings.sections.listeners import Listener
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 3.0
+"""Of the attempt to connect; names are looked up as long as the system does."""
+
+
+def to_try(endpoints: Iterable[Endpoint], bound: Sequence[BoundListener]) -> list[Endpoint]:
+    """The advertised addresses of these listeners that are not just their own. A node that is its
+    whole cluster registers a controller at an address where nothing listens.
+    """
+    own = {listener.name: (listener.host, listener.port) for listener in bound}
+    return [each for each in endpoints if own.get(each.name) not in (None, (each.host, each.port))]
+
+
+def problem_with(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> str | None:
+    """Why this machine cannot connect to the address; None if it can. Blocks."""
+    host, port = endpoint.host, endpoint.port
+    # For a str Python imports the codec of international names, whose tables take 1 MB.
+    name = host.encode("ascii") if host.isascii() else host
+    try:
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return f"cannot resolve {host} ({_words(error)})"
+    problem = ""
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as attempt:
+            attempt.settimeout(timeout_s)
+            try:
+                attempt.connect(address)
+            except OSError as error:
+                problem = f"cannot connect to it ({_words(error)})"
+            else:
+                return None
+    return problem
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
+def try_addresses(endpoints: Sequence[Endpoint]) -> None:
+    """Log the addresses that cannot be used. Blocks."""
+    for endpoint in endpoints:
+        problem = problem_with(endpoint)
+        if problem is not None:
+            address = Listener(endpoint.name, endpoint.host, endpoint.port, "")
+            logger.warning(
+                "clients are told to connect to %s, but this machine %s: check"
+                " advertised.listeners",
+                shown(str(address)),
+                shown(problem),
+            )
+
+
+def try_in_background(endpoints: Sequence[Endpoint]) -> threading.Thread | None:
+    """The same in a thread, for which a stop of the process does not wait: a resolver may take
+    half a minute. None if there is nothing to try.
+    """
+    if not endpoints:
+        return None
+    thread = threading.Thread(
+        target=try_addresses, args=(endpoints,), name="kbroker-advertised", daemon=True
+    )
+    thread.start()
+    return thread
