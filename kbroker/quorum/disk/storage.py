@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.flush import Flush
+from kbroker.log.state.retention import move_start
 from kbroker.log.storage.checkpoint import CheckpointError
 from kbroker.log.storage.directory_lock import DirectoryLock
 from kbroker.log.storage.files import (
@@ -31,6 +32,7 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import ZERO_UUID, InvariantError, StartupError, Uuid
 from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.disk.log_check import check_metadata_log, first_gap
 from kbroker.quorum.disk.quorum_state_file import read_state, write_state
 from kbroker.quorum.disk.snapshots import (
@@ -199,8 +201,17 @@ class QuorumStorage:
         cannot be replayed.
         """
         log = self.log
-        if latest is not None and not self.raft_log().covers(latest):
-            self._begin_at(latest, now_ms)
+        if latest is not None:
+            start_offset = self._start_without_gaps(latest.end_offset)
+            if not self.raft_log().covers(latest) or start_offset == log.log_end_offset:
+                self._begin_at(latest, now_ms)
+            elif move_start(log, start_offset):
+                logger.warning(
+                    "%s: records before offset %d are missing, which a snapshot holds: the log"
+                    " begins there",
+                    self.directory,
+                    start_offset,
+                )
         covered = 0 if latest is None else latest.end_offset
         if log.log_start_offset > covered:
             raise StartupError(
@@ -208,6 +219,25 @@ class QuorumStorage:
                 "no snapshot holds what "
                 "was before; restore the .checkpoint files of this directory from a backup"
             )
+
+    def _start_without_gaps(self, covered: int) -> int:
+        """The first offset from which on the log has every record up to `covered`. A loss of power
+        while a fetched snapshot replaces the log can take the last pages of segments that were to
+        be deleted; who asked for a record that is missing would wait for it for ever.
+        """
+        log = self.log
+        start_offset = log.log_start_offset
+        for following in log.segments.base_offsets[1:]:
+            if start_offset < following <= covered and not self._has_record(following - 1):
+                start_offset = following
+        return start_offset
+
+    def _has_record(self, offset: int) -> bool:
+        try:
+            batches = self.batches_of(self.read_batches(offset, max_bytes=1))
+        except KafkaError:  # a part of a batch
+            return False
+        return bool(batches) and batches[0].base_offset <= offset < batches[0].next_offset
 
     def _begin_at(self, snapshot_id: SnapshotId, now_ms: int) -> None:
         self.log.truncate_fully(snapshot_id.end_offset, now_ms=now_ms)

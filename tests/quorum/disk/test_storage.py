@@ -177,6 +177,41 @@ def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
     assert storage.raft_log().end == (5, 1)
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 70])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_log_begins_behind_records_that_a_loss_of_power_took(
+    world: World, kept_bytes: int, goes_on: bool
+) -> None:
+    """Below the newest snapshot nothing is missed: the node that leads would answer a fetch of such
+    a record with nothing, again and again.
+    """
+    storage = world.open()
+    append(storage, b"a")
+    append(storage, b"b")
+    storage.log.roll(NOW_MS)
+    append(storage, b"c")
+    snapshot(storage, 3, b"x")
+    storage.log.roll(NOW_MS)
+    if goes_on:
+        append(storage, b"d")
+    folder = storage.directory
+    world.close()
+    with (folder / "00000000000000000000.log").open("r+b") as file:
+        file.truncate(kept_bytes)
+    if not goes_on:
+        (folder / "00000000000000000002.log").write_bytes(b"")
+    storage = world.open()
+    log = storage.log
+    if goes_on:
+        assert (log.log_start_offset, log.log_end_offset) == (2, 4)
+        for offset in (2, 3):
+            batches = storage.batches_of(storage.read_batches(offset, max_bytes=1 << 20))
+            assert [each.next_offset for each in batches] == [offset + 1]
+    else:
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    assert storage.raft_log().end == (log.log_end_offset, 1)
+
+
 def test_a_log_that_contradicts_its_newest_snapshot_is_begun_anew(world: World) -> None:
     storage = world.open()
     append(storage, *[b"uncommitted"] * 7, epoch=0)
