@@ -15,6 +15,7 @@ from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import Forward, ListenerType
 from kbroker.server.handlers import all_handlers, controller_handlers, telemetry_handlers
 from kbroker.server.handlers.cluster.envelope import envelope_handler
+from scripts.client_tables import go_version, npm_version
 from scripts.docs_imports import marks_of
 from scripts.docs_markdown import code, prose, table
 from scripts.kafka_jars import KAFKA_VERSION
@@ -41,7 +42,8 @@ receiver.
 CLIENTS_HEAD: Final = """## Clients
 
 These clients are part of the tests, in these versions. Other versions and other clients are
-expected to work, as far as they use the APIs above; nothing here tests them.
+expected to work, as far as they use the APIs above; nothing here tests them. All calls of their
+AdminClients are in [clients.md](clients.md).
 """
 
 TESTS_HEAD: Final = """## What the tests do with them
@@ -159,6 +161,16 @@ CLIENTS: Final = (
         "Apache Kafka's Java clients and tools",
         class_paths("tools", "broker", "shell"),
         version=KAFKA_VERSION,
+    ),
+    TestedClient(
+        "franz-go (kadm)",
+        frozenset({"tests.clients.admin.toolchains.go_program"}),
+        version=go_version("github.com/twmb/franz-go/pkg/kadm"),
+    ),
+    TestedClient(
+        "kafkajs",
+        frozenset({"tests.clients.admin.toolchains.node_modules"}),
+        version=npm_version("kafkajs"),
     ),
     TestedClient("Kafka Streams", class_paths("streams"), version=KAFKA_VERSION),
     TestedClient("Spark Structured Streaming", frozenset({"pyspark.sql"}), ("dev.txt", "pyspark")),

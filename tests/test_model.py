@@ -40,7 +40,9 @@ def test_the_text_of_a_uuid(uuid: bytes, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "A", "AAAA", "A" * 21, "A" * 23, "A" * 44, "é" * 22, "A" * 22 + "=" * 4]
+    "text",
+    ["", "A", "AAAA", "A" * 21, "A" * 23, "A" * 44, "é" * 22, "A" * 22 + "=" * 4, "A" * 22 + "="]
+    + ["A" * 21 + other for other in "+/ \n="],
 )
 def test_text_that_is_no_uuid(text: str) -> None:
     with pytest.raises(ValueError, match="is not a Kafka uuid"):

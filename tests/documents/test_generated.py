@@ -14,7 +14,7 @@ from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_KEYS
 from kbroker.settings.tables.served import OWN_KEYS
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.tables.topic_table import TOPIC_KEYS
-from scripts import configuration_table, docs_commands, docs_compatibility, docs_hook
+from scripts import client_tables, configuration_table, docs_commands, docs_compatibility, docs_hook
 from scripts.docs_imports import marks_of
 from scripts.docs_markdown import plain, prose, table
 from tests.cli.test_app import LEAVES, TREE
@@ -163,3 +163,11 @@ def test_text_is_not_markup() -> None:
     assert table(["a", "b"], [["1", "2"]]) == ["| a | b |", "|---|---|", "| 1 | 2 |"]
     with pytest.raises(ValueError, match="1 cells under 2 headings"):
         table(["a", "b"], [["1"]])
+
+
+def test_every_admin_call_of_every_client() -> None:
+    assert client_tables.PAGE.read_text() == client_tables.page()
+    tables = {each.client: each for each in client_tables.client_tables()}
+    java = tables["Apache Kafka's Admin (Java)"].outcomes
+    assert (java["createTopics"], java["createAcls"]) == ("served", "SECURITY_DISABLED")
+    assert all(len(each.outcomes) >= 14 for each in tables.values())

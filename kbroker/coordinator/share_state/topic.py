@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from kbroker.model import uuid_from_string
 
 SHARE_TOPIC: Final = "__share_group_state"
 
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+"""What Java's String.trim takes away."""
+_INT_TEXT: Final = re.compile(r"[+-]?[0-9]+")
+"""What Integer.parseInt reads, if it is in range; `int` reads more, such as `1_0`."""
+
 
 def is_coordinator_key(text: str) -> bool:
-    """Whether text is a key of FindCoordinator: a group, a topic's id and a partition."""
+    """Whether text is a key of FindCoordinator: a group, a topic's id and a partition (Kafka's
+    SharePartitionKey).
+    """
     parts = text.rsplit(":", 2)
-    if len(parts) != 3 or not parts[0]:
+    if len(parts) != 3 or not parts[0].strip(_TRIMMED) or not _INT_TEXT.fullmatch(parts[2]):
         return False
     try:
         uuid_from_string(parts[1])
-        int(parts[2])
+        return -(2**31) <= int(parts[2]) < 2**31
     except ValueError:
         return False
-    return True

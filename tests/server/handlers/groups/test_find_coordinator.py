@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kbroker.broker.topic_creation import InternalTopics
 from kbroker.coordinator.group.service import GROUP_TOPIC
-from kbroker.coordinator.share_state.topic import SHARE_TOPIC
+from kbroker.coordinator.share_state.topic import SHARE_TOPIC, is_coordinator_key
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.metadata.image import BrokerRegistration, Endpoint, MetadataImage, PartitionImage
 from kbroker.metadata.image import TopicImage as Topic
@@ -260,3 +260,23 @@ def test_the_topic_is_created_once_for_many_keys() -> None:
     controller.finish()
     assert controller.asked == [GROUP_TOPIC]
     assert coordinators(outcome.value, 6) == [FOUND] * 100
+
+
+@pytest.mark.parametrize(
+    ("key", "is_one"),
+    [
+        ("g:gtb2stGYRk-vWZ2zAozmoA:0", True),
+        ("a:b:gtb2stGYRk-vWZ2zAozmoA==:-2147483648", True),
+        ("g:gtb2stGYRk+vWZ2zAozmoA:0", False),
+        ("g:gtb2stGYRk/vWZ2zAozmoA==:0", False),
+        ("g:gtb2stGYRk-vWZ2zAozmoA:2147483648", False),
+        ("g:gtb2stGYRk-vWZ2zAozmoA:1_0", False),
+        ("g:gtb2stGYRk-vWZ2zAozmoA: 1", False),
+        ("g:gtb2stGYRk-vWZ2zAozmoA:", False),
+        (" \t:gtb2stGYRk-vWZ2zAozmoA:0", False),
+        ("gtb2stGYRk-vWZ2zAozmoA:0", False),
+    ],
+)
+def test_keys_of_share_coordinators_are_kafkas(key: str, is_one: bool) -> None:
+    """As SharePartitionKey reads them."""
+    assert is_coordinator_key(key) == is_one
