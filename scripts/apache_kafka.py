@@ -32,7 +32,8 @@ class ApacheKafka:
     """One node, broker and controller, on the folder `data`; `start` formats it if there is none.
 
     overrides: further properties. controller_port: as the folder's quorum knows it, 0 for a free
-    one. heap: JVM heap limit. The server's output goes to `<data>.log`. A second start takes the
+    one. heap: JVM heap limit. standalone: a dynamic quorum of this node (KIP-853), not a static
+    one. The server's output goes to `<data>.log`. A second start takes the
     port of the first.
     """
 
@@ -43,18 +44,25 @@ class ApacheKafka:
         overrides: Mapping[str, str] | None = None,
         controller_port: int = 0,
         heap: str = "512m",
+        standalone: bool = False,
     ) -> None:
         self.data = data
         self.log = data.with_name(data.name + ".log")
         self.port, self._controller_port = free_port(), controller_port or free_port()
         self._overrides = dict(overrides or {})
         self._heap = heap
+        self._standalone = standalone
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """host:port of the client listener."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        """host:port of the controller listener."""
+        return f"127.0.0.1:{self._controller_port}"
 
     @property
     def pid(self) -> int:
@@ -73,7 +81,7 @@ class ApacheKafka:
         properties = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            **self._quorum(),
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.data),
@@ -90,9 +98,16 @@ class ApacheKafka:
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return path
 
+    def _quorum(self) -> dict[str, str]:
+        if self._standalone:
+            return {"controller.quorum.bootstrap.servers": self.bootstrap_controllers}
+        return {"controller.quorum.voters": f"1@{self.bootstrap_controllers}"}
+
     def format(self) -> None:
         """Format the folder. Raises subprocess.CalledProcessError where Kafka won't."""
         command = self.java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
+        if self._standalone:
+            command.append("--standalone")
         subprocess.run(
             [*command, "-c", str(self.write_properties())], check=True, capture_output=True
         )

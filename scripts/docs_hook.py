@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scripts import docs_commands, docs_compatibility
+from scripts import docs_commands, docs_compatibility, docs_tools
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -55,6 +55,7 @@ def decisions_page() -> str:
 GENERATED: Final[Mapping[str, Callable[[], str]]] = {
     "commands.md": docs_commands.page,
     "compatibility.md": docs_compatibility.page,
+    "tools.md": docs_tools.page,
     "architecture.md": lambda: from_root("ARCHITECTURE.md"),
     "changelog.md": lambda: from_root("CHANGELOG.md"),
     DECISIONS_INDEX: decisions_page,

@@ -37,6 +37,7 @@ LONG_FILES: Final = (
     "clients/test_broker_cluster.py",
     "e2e/test_transaction_versions.py",
     "clients/test_forwarding.py",
+    "clients/test_compared_tools.py",
     "exactly_once/test_kills.py",
     "node/loop/test_garbage.py",
     "clients/test_streams.py",

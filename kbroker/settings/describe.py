@@ -25,7 +25,7 @@ from kbroker.settings.tables.keys import (
 )
 from kbroker.settings.tables.served import OWN_KEYS
 from kbroker.settings.tables.table import BROKER_KEYS
-from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
+from kbroker.settings.tables.topic_table import DESCRIBED_TOPIC_KEYS, TOPIC_BROKER_KEYS, UNIT_MS
 
 _FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
     ("log.roll.ms", "log.roll.hours"),
@@ -82,9 +82,10 @@ def describe_cluster_default(config: BrokerConfig, dynamic: DynamicConfigs) -> l
 def describe_topic(
     config: BrokerConfig, dynamic: DynamicConfigs, overrides: Mapping[str, str]
 ) -> list[ConfigEntry]:
-    """Every setting of a topic, by name; internal ones only where they are set."""
+    """Every setting of a topic, in Kafka's order; internal ones only where they are set."""
     entries = []
-    for name, key in TOPIC_KEYS.items():
+    for key in DESCRIBED_TOPIC_KEYS:
+        name = key.name
         if key.internal and name not in overrides:
             continue
         broker_keys = TOPIC_BROKER_KEYS.get(name, ())

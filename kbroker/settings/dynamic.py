@@ -103,10 +103,7 @@ def check_key(name: str, value: str, *, of_broker: bool) -> None:
     listener = LISTENER_KEY.fullmatch(name)
     base = listener[2] if listener else name
     if row.update_mode == READ_ONLY:
-        message = (
-            f"Cannot update these configs dynamically: [{shown(name)}]; set it in the properties"
-            " file of each broker and restart"
-        )
+        message = f"Cannot update these configs dynamically: [{shown(name)}]"
         raise ConfigError(name, value, message)
     if is_security_key(base):
         message = (

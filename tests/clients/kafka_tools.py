@@ -21,6 +21,8 @@ from tests.clients.java_classes import classes_of, has_compiler
 SOURCE: Final = Path(__file__).with_name("java") / "ToolServer.java"
 TOOL_JARS: Final = ("kafka-tools-", "kafka_2.13-")
 """Begins of the names of the jars with main classes."""
+OPENS: Final = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
+"""For the hooks that tools leave with the Java runtime."""
 TIMEOUT_S: Final = 120.0
 
 
@@ -97,7 +99,7 @@ class KafkaTools:
         self._server: list[str] | None = None
         if has_compiler():
             classes = os.pathsep.join((classes_of(SOURCE, others), others))
-            self._server = [*_java(), "-cp", classes, "ToolServer", *tools]
+            self._server = [*_java(), *OPENS, "-cp", classes, "ToolServer", *tools]
         self._lock = threading.Lock()
         self._idle: list[_Server] = []
 
@@ -114,7 +116,7 @@ class KafkaTools:
 
         Raises AssertionError with all that it printed if it ends with another code.
         """
-        ended, out, err = self._run([main_class, *arguments], stdin, timeout_s)
+        ended, out, err = self.run([main_class, *arguments], stdin, timeout_s)
         assert ended == code, out + err
         return out + err if errors else out
 
@@ -129,7 +131,10 @@ class KafkaTools:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _run(self, words: list[str], stdin: str, timeout_s: float) -> tuple[int, str, str]:
+    def run(
+        self, words: list[str], stdin: str = "", timeout_s: float = TIMEOUT_S
+    ) -> tuple[int, str, str]:
+        """Exit code, standard output and error. words: the main class and its arguments."""
         if self._server is None:
             done = subprocess.run(
                 [*self._alone, *words],

@@ -14,10 +14,18 @@ from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_KEYS
 from kbroker.settings.tables.served import OWN_KEYS
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.tables.topic_table import TOPIC_KEYS
-from scripts import client_tables, configuration_table, docs_commands, docs_compatibility, docs_hook
+from scripts import (
+    client_tables,
+    configuration_table,
+    docs_commands,
+    docs_compatibility,
+    docs_hook,
+    docs_tools,
+)
 from scripts.docs_imports import marks_of
 from scripts.docs_markdown import plain, prose, table
 from tests.cli.test_app import LEAVES, TREE
+from tests.clients.compared.row import SCRIPTS
 from tests.documents.pages import ROOT
 
 COMMANDS = docs_commands.page()
@@ -29,6 +37,17 @@ def section(title: str) -> str:
     found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", COMMANDS, re.M | re.S)
     assert found is not None, title
     return found[1]
+
+
+def test_every_tool_that_is_compared() -> None:
+    page = docs_tools.page()
+    assert {row.tool for row in docs_tools.rows()} == set(SCRIPTS)
+    for script in SCRIPTS.values():
+        assert f"\n### {script}\n" in page
+    row = "| fewer partitions | `kafka-topics.sh --alter --topic ta-a --partitions 1` |  |"
+    assert row in page
+    for tested in docs_tools.rows():
+        assert tested.differs is None or plain(tested.differs.reason) in page
 
 
 @pytest.mark.parametrize("path", [path for path in TREE if path], ids=" ".join)

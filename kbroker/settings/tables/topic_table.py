@@ -68,6 +68,51 @@ _TOPIC_ROWS: Final = (
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = {row.name: row for row in _TOPIC_ROWS}
 """By name, in alphabetical order."""
 
+DESCRIBED_TOPIC_KEYS: Final = (
+    *(
+        TOPIC_KEYS[name]
+        for name in (
+            "compression.type",
+            "remote.log.delete.on.disable",
+            "leader.replication.throttled.replicas",
+            "remote.storage.enable",
+            "min.insync.replicas",
+            "segment.jitter.ms",
+            "remote.log.copy.disable",
+            "local.retention.ms",
+            "cleanup.policy",
+            "flush.ms",
+            "follower.replication.throttled.replicas",
+            "compression.lz4.level",
+            "segment.bytes",
+            "retention.ms",
+            "compression.gzip.level",
+            "flush.messages",
+            "compression.zstd.level",
+            "max.compaction.lag.ms",
+            "file.delete.delay.ms",
+            "max.message.bytes",
+            "min.compaction.lag.ms",
+            "message.timestamp.type",
+            "local.retention.bytes",
+            "preallocate",
+            "index.interval.bytes",
+            "min.cleanable.dirty.ratio",
+            "unclean.leader.election.enable",
+            "retention.bytes",
+            "delete.retention.ms",
+            "message.timestamp.after.max.ms",
+            "message.timestamp.before.max.ms",
+            "segment.ms",
+            "segment.index.bytes",
+        )
+    ),
+    TOPIC_KEYS["internal.segment.bytes"],
+)
+"""In the order of Kafka's DescribeConfigs, that of a hash map: `kafka-topics.sh --describe` prints
+it. An internal one is last.
+"""
+
 
 TOPIC_BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "cleanup.policy": ("log.cleanup.policy",),

@@ -9,12 +9,14 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.kafka.common.utils.Exit;
 
@@ -117,6 +119,34 @@ public final class ToolServer {
         }
     }
 
+    /**
+     * Run what a tool has left for the end of its JVM with the runtime itself: some tools do, for they
+     * are older than Exit.addShutdownHook. Others' hooks, such as those of loggers, have other names.
+     */
+    private static void endHooksOfTheRuntime() {
+        for (Thread hook : hooksOfTheRuntime()) {
+            if (hook.getName().endsWith("-shutdown-hook")) {
+                Runtime.getRuntime().removeShutdownHook(hook);
+                hook.run();
+            }
+        }
+    }
+
+    private static List<Thread> hooksOfTheRuntime() {
+        try {
+            Class<?> keeper = Class.forName("java.lang.ApplicationShutdownHooks");
+            Field field = keeper.getDeclaredField("hooks");
+            field.setAccessible(true);
+            synchronized (keeper) {
+                List<Thread> hooks = new ArrayList<>();
+                ((Map<?, ?>) field.get(null)).keySet().forEach(hook -> hooks.add((Thread) hook));
+                return hooks;
+            }
+        } catch (ReflectiveOperationException missing) {
+            throw new IllegalStateException(missing);
+        }
+    }
+
     /** The exit code of a tool, as `java main arguments` would have it. */
     private static int run(URL[] tools, String main, String[] arguments) throws IOException {
         AtomicInteger code = new AtomicInteger(NONE);
@@ -145,6 +175,7 @@ public final class ToolServer {
                 code.compareAndSet(NONE, 1);
             }
             hooks.forEach(Runnable::run);
+            endHooksOfTheRuntime();
         }
         code.compareAndSet(NONE, 0);
         return code.get();

@@ -14,7 +14,12 @@ from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_BROKE
 from kbroker.settings.tables.keys import ConfigKey, parse
 from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS, SINGLE_NODE_DEFAULTS
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
-from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, TOPIC_KEYS, UNIT_MS
+from kbroker.settings.tables.topic_table import (
+    DESCRIBED_TOPIC_KEYS,
+    TOPIC_BROKER_KEYS,
+    TOPIC_KEYS,
+    UNIT_MS,
+)
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "tests" / "data" / "kafka"
@@ -106,3 +111,8 @@ def test_served_keys_are_read() -> None:
 def _is_field(key: str, groups: str) -> bool:
     field = key.replace(".", "_")
     return any(text in groups for text in (f"{field}: int", f"{field}: str", f'"{key}"'))
+
+
+def test_every_topic_setting_has_a_place_in_a_description() -> None:
+    assert sorted(key.name for key in DESCRIBED_TOPIC_KEYS) == sorted(TOPIC_KEYS)
+    assert DESCRIBED_TOPIC_KEYS[-1].internal
