@@ -106,6 +106,7 @@ test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparis
 
 .PHONY: test-spark
 test-spark: $(STAMP)  ## all tests of the Spark pack but the slow ones, in one process (Java 17 or 21)
+	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi
 	@$(PYTEST) -q tests/spark -m "not slow"
 
 .PHONY: test-cluster

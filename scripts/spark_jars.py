@@ -1,7 +1,8 @@
-"""Bring Spark's Kafka connector into Ivy's cache, by starting Spark once where it isn't there yet.
-The tests' time limits are not made for that.
+"""Bring Spark's Kafka connector into Ivy's cache, by starting Spark once where it isn't there yet;
+with --tables also the packages of Delta Lake and Iceberg. The tests' time limits are not made for
+that.
 
-    python scripts/spark_jars.py
+    python scripts/spark_jars.py [--tables]
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from spark_jobs.errors import JobError  # noqa: E402
 from spark_jobs.ivy_cache import has_packages  # noqa: E402
+from spark_jobs.lake.formats import FORMATS, PACKAGES, with_lake  # noqa: E402
 from spark_jobs.session import open_session  # noqa: E402
 from spark_jobs.spark_conf import connector_package  # noqa: E402
 
@@ -22,10 +24,11 @@ ATTEMPTS = 3
 
 
 def main() -> int:
+    tables = with_lake({}, *FORMATS.values()) if "--tables" in sys.argv[1:] else {}
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            if not has_packages({"spark.jars.packages": connector_package()}):
-                with open_session("connector"):
+            if not has_packages({PACKAGES: connector_package()} | tables):
+                with open_session("connector", tables):
                     pass
             return 0
         except JobError as error:

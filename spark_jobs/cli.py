@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -19,11 +20,13 @@ from . import archive, bundle, spark_conf
 from .archive.job import describe_check
 from .archive.options import ARCHIVE_OPTIONS, archive_options
 from .commands import COMMANDS, Command
+from .compact.options import COMPACT_OPTIONS, compact_options
 from .errors import JobError
 from .exactly_once.options import SINK_OPTIONS, sink_check
 from .groups_audit.options import AUDIT_OPTIONS, audit_options
 from .java import java_problem
 from .lag.options import LAG_OPTIONS, lag_options
+from .lake.formats import FORMATS, PACKAGES, LakeFormat, with_lake
 from .options import add_options, collect
 from .progress import Reporter, Style
 from .running import stop_on_signals
@@ -66,7 +69,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """The arguments of all jobs."""
     top = _Parser(prog=program, description="PySpark jobs over Kafka topics.", allow_abbrev=False)
     jobs = top.add_subparsers(dest="job", required=True, metavar="JOB")
-    _add_archive(jobs.add_parser("archive", help="topics to Parquet, each record once"))
+    _add_archive(jobs.add_parser("archive", help="topics to Parquet or a table, each record once"))
     verified = jobs.add_parser("verify", help="whether a topic is whole, and a copy of it equal")
     _add_verify(verified)
     _add_lag(jobs.add_parser("lag", help="how far queries are behind, by partition"))
@@ -76,10 +79,12 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         _add_command(jobs.add_parser(command.name, help=command.help), command)
     translated = jobs.add_parser("translate", help="a group's offsets in a copy of its topics")
     _add_translate(translated)
+    _add_compact(jobs.add_parser("compact", help="small files of an archive or table into few"))
     checked = jobs.add_parser("check", help="what a start of a job would do, without a change")
     of_job = checked.add_subparsers(dest="checked_job", required=True, metavar="JOB")
     _add_archive(of_job.add_parser("archive", help="the start of archive"))
     _add_verify(of_job.add_parser("verify", help="what verify would read"))
+    _add_compact(of_job.add_parser("compact", help="what compact would merge"))
     _add_sink(of_job.add_parser("kafka-sink", help="the start of a query with kafka_sink"))
     for command in COMMANDS.values():
         _add_command(of_job.add_parser(command.name, help=f"the start of {command.name}"), command)
@@ -91,6 +96,9 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     form = conf.add_mutually_exclusive_group()
     form.add_argument("--packages", action="store_true", help="only the packages' coordinates")
     form.add_argument("--submit", action="store_true", help="as arguments of spark-submit")
+    conf.add_argument(
+        "--format", choices=tuple(FORMATS), help="for jobs that write tables of this format"
+    )
     return top
 
 
@@ -131,6 +139,18 @@ def _add_translate(job: argparse.ArgumentParser) -> None:
     job.allow_abbrev = False
     add_options(job, TRANSLATE_OPTIONS)
     job.add_argument("--execute", action="store_true", help="commit the offsets")
+    job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
+
+
+def _add_compact(job: argparse.ArgumentParser) -> None:
+    job.description = (
+        "Small files of an archive into few, while archive and readers go on; of a table by the "
+        "format's own means. With --retention old records are deleted. Files of Parquet need "
+        "neither Spark nor Java."
+    )
+    job.allow_abbrev = False
+    add_options(job, COMPACT_OPTIONS)
+    job.add_argument("--master", help="of the session (default: local[*])")
     job.add_argument("--json", action="store_true", help="print the report as one line of JSON")
 
 
@@ -211,6 +231,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return _audit(arguments, collect(AUDIT_OPTIONS, arguments, rest))
     if arguments.job == "translate":
         return _translate(arguments, collect(TRANSLATE_OPTIONS, arguments, rest))
+    if arguments.job == "compact":
+        return _compact(arguments, collect(COMPACT_OPTIONS, arguments, rest))
     if arguments.job == "check":
         print(_checked(arguments, rest))
         return 0
@@ -218,7 +240,9 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         command = COMMANDS[arguments.job]
         return _command(arguments, command, collect(command.options, arguments, rest))
     values = collect(ARCHIVE_OPTIONS, arguments, rest)
-    return _archive(arguments, archive_options(values), _session_settings(arguments, values))
+    options = archive_options(values)
+    formats = (options.lake,) if options.lake is not None else ()
+    return _archive(arguments, options, _session_settings(arguments, values, *formats))
 
 
 def _checked(arguments: argparse.Namespace, rest: list[str]) -> str:
@@ -228,6 +252,11 @@ def _checked(arguments: argparse.Namespace, rest: list[str]) -> str:
     if arguments.checked_job in COMMANDS:
         command = COMMANDS[arguments.checked_job]
         return command.check(command.parse(collect(command.options, arguments, rest)))
+    if arguments.checked_job == "compact":
+        from .compact.job import describe_check as describe_compaction  # which needs pyarrow
+
+        options = compact_options(collect(COMPACT_OPTIONS, arguments, rest))
+        return describe_compaction(options, time.time_ns() // 1_000_000)
     if arguments.checked_job == "verify":
         from .verify import job as verify_job  # which needs kbroker's client
 
@@ -237,15 +266,19 @@ def _checked(arguments: argparse.Namespace, rest: list[str]) -> str:
     return describe_sink_check(sink_check(collect(SINK_OPTIONS, arguments, rest)))
 
 
-def _session_settings(arguments: argparse.Namespace, values: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the session. Raises JobError without a Java that Spark runs on."""
+def _session_settings(
+    arguments: argparse.Namespace, values: Mapping[str, str], *formats: LakeFormat
+) -> dict[str, str]:
+    """Settings of the session, which writes tables of these formats. Raises JobError without a Java
+    that Spark runs on.
+    """
     problem = None if started_by_spark_submit() else java_problem()
     if problem is not None:
         raise JobError(problem)
     settings = {name: value for name, value in values.items() if name.startswith("spark.")}
     if arguments.master is not None:
         settings["spark.master"] = arguments.master
-    return settings
+    return settings if "spark.remote" in settings else with_lake(settings, *formats)
 
 
 def _bundle(path: str) -> int:
@@ -255,10 +288,13 @@ def _bundle(path: str) -> int:
 
 
 def _spark_conf(arguments: argparse.Namespace) -> int:
+    settings = spark_conf.settings(*(FORMATS[name] for name in (arguments.format,) if name))
     if arguments.packages:
-        print(spark_conf.connector_package())
+        print(settings[PACKAGES])
+    elif arguments.submit:
+        print(spark_conf.submit_arguments(settings))
     else:
-        print(spark_conf.submit_arguments() if arguments.submit else spark_conf.properties())
+        print(spark_conf.properties(settings))
     return 0
 
 
@@ -308,9 +344,24 @@ def _audit(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
     return report.exit_code
 
 
+def _compact(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
+    from .compact.job import compact, lake_format  # which need pyarrow
+
+    options, now_ms = compact_options(values), time.time_ns() // 1_000_000
+    format_ = lake_format(options)
+    if format_ is None:  # neither Spark nor Java is needed
+        report = compact(None, options, now_ms)
+    else:
+        settings = _session_settings(arguments, values, format_)
+        with open_session("compact", settings) as spark:
+            report = compact(spark, options, now_ms)
+    print(json.dumps(report.to_json()) if arguments.json else report.to_text())
+    return 0
+
+
 def _command(arguments: argparse.Namespace, command: Command, values: Mapping[str, str]) -> int:
     options = command.parse(values)
-    settings = _session_settings(arguments, values)
+    settings = _session_settings(arguments, values, *command.formats(options))
     command.check(options)  # before Spark takes its seconds
     reporter = Reporter(cast("Style", arguments.progress))
     reporter.say("starting Spark; the first start fetches its Kafka connector")

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from .aggregate.options import AGGREGATE_OPTIONS, aggregate_options
 from .dedupe.options import DEDUPE_OPTIONS, dedupe_options
 from .dlq.options import DLQ_OPTIONS, dlq_options
+from .lake.formats import LakeFormat
 from .mirror.options import MIRROR_OPTIONS, mirror_options
 from .options import Option
 from .progress import Reporter
 from .restore.options import REPLAY_OPTIONS, RESTORE_OPTIONS, replay_options, restore_options
+from .table.options import TABLE_OPTIONS, table_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +46,9 @@ Run = Callable[["SparkSession", Any, Reporter, threading.Event], Report]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A job. parse: of collected values to the job's options; check: what a start would do."""
+    """A job. parse: of collected values to the job's options; check: what a start would do;
+    formats: those of the tables that it writes.
+    """
 
     name: str
     help: str
@@ -53,6 +57,7 @@ class Command:
     parse: Callable[[Values], Any]
     check: Callable[[Any], str]
     run: Run
+    formats: Callable[[Any], tuple[LakeFormat, ...]] = lambda options: ()
 
 
 def _check_restore(options: Any) -> str:
@@ -117,6 +122,18 @@ def _aggregate(
     from .aggregate.job import aggregate
 
     return aggregate(spark, options, reporter=reporter, stop=stop)
+
+
+def _check_table(options: Any) -> str:
+    from .table.job import describe_check
+
+    return describe_check(options)
+
+
+def _table(spark: SparkSession, options: Any, reporter: Reporter, stop: threading.Event) -> Report:
+    from .table.job import table
+
+    return table(spark, options, reporter=reporter, stop=stop)
 
 
 _SAME = "Partition, order, time, key, value and headers of each record stay as they are."
@@ -196,6 +213,18 @@ COMMANDS: Final = {
             aggregate_options,
             _check_aggregate,
             _aggregate,
+        ),
+        Command(
+            "table",
+            "the current row of each key to a table of Delta Lake or Iceberg",
+            "The newest record of each key of a compacted topic, or of one of Debezium, as a row "
+            "of a table. A tombstone deletes the row. Offsets decide, so what is read again "
+            "changes nothing.",
+            TABLE_OPTIONS,
+            table_options,
+            _check_table,
+            _table,
+            lambda options: (options.lake,),
         ),
     )
 }

@@ -83,25 +83,30 @@ def _stop(spark: SparkSession) -> None:
 @contextmanager
 def _started_in(folder: str) -> Iterator[Path]:
     """A Java process that is started in the block has that working directory, where Spark 4.0.0
-    makes its `artifacts`, and writes what it logs into a file there: some 70 lines at each start.
-    With SPARK_JOBS_TRACE or SPARK_LOG_LEVEL set they go to standard error. Gives the file.
+    makes its `artifacts`, and writes what it logs and prints into a file there: some 70 lines at
+    each start. With SPARK_JOBS_TRACE or SPARK_LOG_LEVEL set they go to standard error. Gives the
+    file.
     """
     log = Path(folder) / "java.log"
     log.touch()
     here = Path.cwd()
     is_shown = {"SPARK_JOBS_TRACE", "SPARK_LOG_LEVEL"} & os.environ.keys()
+    sys.stdout.flush()
     sys.stderr.flush()
-    standard_error = os.dup(2)
+    standard_output, standard_error = os.dup(1), os.dup(2)
     os.chdir(folder)
     try:
         if not is_shown:
             with log.open("ab") as stream:
                 os.dup2(stream.fileno(), 2)
+        os.dup2(2, 1)  # Delta Lake prints
         yield log
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
-        os.dup2(standard_error, 2)
-        os.close(standard_error)
+        for kept, number in ((standard_output, 1), (standard_error, 2)):
+            os.dup2(kept, number)
+            os.close(kept)
         os.chdir(here)
 
 

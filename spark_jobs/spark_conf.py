@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from .errors import JobError
+from .lake.formats import PACKAGES, LakeFormat, with_lake
 
 OPTIONS: Final = {"spark.sql.session.timeZone": "UTC"}
 """Options that the jobs' own sessions have beside Spark's defaults."""
@@ -40,13 +42,19 @@ def _spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def properties() -> str:
+def settings(*formats: LakeFormat) -> dict[str, str]:
+    """Settings by name, for jobs that write tables of these formats."""
+    return with_lake({PACKAGES: connector_package(), **OPTIONS}, *formats)
+
+
+def properties(settings: Mapping[str, str]) -> str:
     """Lines for spark-defaults.conf."""
-    lines = {"spark.jars.packages": connector_package(), **OPTIONS}
-    return "\n".join(f"{name} {value}" for name, value in lines.items())
+    return "\n".join(f"{name} {value}" for name, value in settings.items())
 
 
-def submit_arguments() -> str:
+def submit_arguments(settings: Mapping[str, str]) -> str:
     """The same as arguments of spark-submit."""
-    options = " ".join(f"--conf {name}={value}" for name, value in OPTIONS.items())
-    return f"--packages {connector_package()} {options}"
+    options = " ".join(
+        f"--conf {name}={value}" for name, value in settings.items() if name != PACKAGES
+    )
+    return f"--packages {settings[PACKAGES]} {options}"

@@ -60,6 +60,7 @@ LONG_FILES: Final = (
 SPARK_FILES: Final = frozenset(
     {
         "tests/spark/aggregate/test_job.py",
+        "tests/spark/compact/test_tables.py",
         "tests/spark/copying/test_kills.py",
         "tests/spark/data_source/test_source.py",
         "tests/spark/dedupe/test_job.py",
@@ -71,7 +72,10 @@ SPARK_FILES: Final = frozenset(
         "tests/spark/test_archive.py",
         "tests/spark/test_copying_docs.py",
         "tests/spark/test_docs.py",
+        "tests/spark/table/test_job.py",
         "tests/spark/test_kafka_source.py",
+        "tests/spark/test_lake_archive.py",
+        "tests/spark/test_tables_docs.py",
         "tests/spark/verify/test_job.py",
     }
 )

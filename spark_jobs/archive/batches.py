@@ -1,9 +1,10 @@
-"""What happens in each batch: write, commit, publish; and the identity after it."""
+"""What happens in each batch: its records are stored, and the identity follows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import batch_ends
@@ -13,23 +14,12 @@ from ..identity import read_identity, write_identity
 from ..lease import check_lease
 from ..running import StopRequested
 from ..storage import Folder
-from .commits import (
-    Commit,
-    StagedFile,
-    Staging,
-    add_commit,
-    clean_up,
-    newest_commit,
-    next_commit,
-    publish,
-    staging_folder,
-)
+from .commits import Commit
 from .opening import LEASE, Opened
+from .stores import Batch, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Write = Callable[["DataFrame", Staging], list[StagedFile]]
 
 
 @dataclass
@@ -40,7 +30,7 @@ class ArchiveBatches:
     is_stopping, on_commit: only called in the process that made it.
     """
 
-    output: Folder
+    store: Store
     checkpoint: Folder
     query: Folder
     checkpoint_id: str
@@ -49,9 +39,6 @@ class ArchiveBatches:
     bootstrap_servers: str
     subscription: Subscription
     security_protocol: str
-    target_file_bytes: int
-    compression: str
-    write: Write
     is_stopping: Callable[[], bool] | None = None
     on_commit: Callable[[Commit], None] | None = None
     failure: Exception | None = None
@@ -73,39 +60,22 @@ class ArchiveBatches:
             raise
 
     def _archive(self, frame: DataFrame, batch_id: int) -> None:
-        commit = newest_commit(self.output)
+        output = self.store.folder
+        commit = self.store.newest()
         if commit is None or (commit.checkpoint_id, commit.query) != (
             self.checkpoint_id,
             self.query_number,
         ):
-            raise StartRefused(f"another run writes to {self.output}: this one ends")
-        if commit.batch_id >= batch_id:  # published; Spark was ended before it noted that
+            raise StartRefused(f"another run writes to {output}: this one ends")
+        if commit.batch_id >= batch_id:  # stored; Spark was ended before it noted that
             return
         ends = batch_ends(self.query, batch_id)
         if ends is None:
             raise JobError(f"{self.query} has no offsets of batch {batch_id}: the folder vanished")
         topics = self._look(commit)
-        staging = Staging(
-            output=self.output.uri,
-            staged_in=staging_folder(commit.number + 1),
-            layout=commit.layout,
-            generations=commit.generations,
-            target_file_bytes=self.target_file_bytes,
-            compression=self.compression,
-            origin={
-                "checkpoint_id": self.checkpoint_id,
-                "query": self.query_number,
-                "batch_id": batch_id,
-            },
-        )
-        files = self.write(frame, staging)
-        check_lease(self.output, LEASE, self.lease_id)
         topic_ids = {name: facts.topic_id for name, facts in topics.items()}
-        following = next_commit(commit, batch_id, ends, files)
-        following = replace(following, topic_ids={**commit.topic_ids, **topic_ids})
-        add_commit(self.output, following)
-        publish(self.output, following)
-        clean_up(self.output, following)
+        check = partial(check_lease, output, LEASE, self.lease_id)
+        following = self.store.write(frame, commit, Batch(batch_id, ends, topic_ids, check))
         identity = read_identity(self.checkpoint)
         if identity is not None:
             write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
@@ -131,11 +101,11 @@ class ArchiveBatches:
         return view.topics
 
 
-def batches_of(opened: Opened, write: Write) -> ArchiveBatches:
-    """The batch function of an opened archive. write: as `staged_parquet.write_staged`."""
+def batches_of(opened: Opened) -> ArchiveBatches:
+    """The batch function of an opened archive."""
     options = opened.options
     return ArchiveBatches(
-        output=opened.output,
+        store=opened.store,
         checkpoint=opened.checkpoint,
         query=opened.query,
         checkpoint_id=opened.identity.checkpoint_id,
@@ -144,7 +114,4 @@ def batches_of(opened: Opened, write: Write) -> ArchiveBatches:
         bootstrap_servers=options.bootstrap_servers,
         subscription=options.subscription,
         security_protocol=options.security_protocol,
-        target_file_bytes=options.target_file_bytes,
-        compression=options.compression,
-        write=write,
     )

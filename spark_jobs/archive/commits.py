@@ -56,7 +56,7 @@ class Commit:
     checkpoint_id: of the checkpoint this output belongs to. query: number of the query below that
     checkpoint; batch_id: Spark's, NO_BATCH before its first. records, size_bytes: of the whole
     archive. topic_ids: text form, empty where the broker has none. generations: 2 and above for
-    topics that were created again.
+    topics that were created again. removed: paths of files, or of a table conditions of SQL.
     """
 
     number: int
@@ -124,10 +124,14 @@ def newest_commit(output: Folder) -> Commit | None:
 
 
 def next_commit(
-    previous: Commit, batch_id: int, ends: Positions, files: list[StagedFile]
+    previous: Commit,
+    batch_id: int,
+    ends: Positions,
+    files: list[StagedFile],
+    topic_ids: dict[str, str] | None = None,
 ) -> Commit:
     """The commit of a batch. ends: next offsets behind the batch; topics that are not in it keep
-    their position.
+    their position. topic_ids: those that are known now.
     """
     positions = {topic: dict(offsets) for topic, offsets in previous.positions.items()}
     for topic, offsets in ends.items():
@@ -137,6 +141,7 @@ def next_commit(
         number=previous.number + 1,
         batch_id=batch_id,
         positions=positions,
+        topic_ids={**previous.topic_ids, **(topic_ids or {})},
         files=tuple(files),
         removed=(),
         records=previous.records + sum(file.records for file in files),

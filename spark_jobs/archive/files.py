@@ -47,7 +47,7 @@ SCHEMA: Final = pa.schema(
 COLUMNS: Final = tuple(SCHEMA.names)
 
 _HOUR_US: Final = 3_600_000_000
-_STATISTICS: Final = ["topic", "partition", "offset", "timestamp", "timestampType"]
+STATISTICS: Final = ["topic", "partition", "offset", "timestamp", "timestampType"]
 
 
 def file_schema(layout: tuple[str, ...]) -> pa.Schema:
@@ -191,7 +191,7 @@ class _OpenFile:
                 self._schema,
                 compression=self._staging.compression,
                 use_dictionary=[name for name in ("topic",) if name in self._schema.names],
-                write_statistics=[name for name in _STATISTICS if name in self._schema.names],
+                write_statistics=[name for name in STATISTICS if name in self._schema.names],
             )
         return self._writer
 

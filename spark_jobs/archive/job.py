@@ -1,9 +1,9 @@
-"""`archive`: topics to Parquet files, every record exactly once, for any reader.
+"""`archive`: topics to files of Parquet or a table, every record exactly once, for any reader.
 
-A batch's files are written hidden; a commit in the output names them and the offsets they reach;
-then they are renamed to names made of their content. What was cut off is finished by the next start
-or written again by the same batch, whose offsets Spark's checkpoint fixed. So a record is in one
-visible file, and the output itself says how far it is.
+A batch's files of Parquet are written hidden; a commit in the output names them and the offsets
+they reach; then they are renamed to names made of their content. In a table a batch is one commit.
+What was cut off is finished by the next start or written again by the same batch, whose offsets
+Spark's checkpoint fixed. So a record is there once, and the output itself says how far it is.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 from ..checkpoint import format_offsets
 from ..errors import JobError, first_cause
 from ..kafka_source import arrow_batches, read_stream, record_limit
+from ..lake.formats import check_format
 from ..progress import Progress, Reporter, Totals
 from ..running import run_query
 from ..session import check_kafka_source, ship
 from ..topic_checks import counted
 from .batches import ArchiveBatches, batches_of
-from .commits import Commit, newest_commit
+from .commits import Commit
 from .opening import Opened, check_start, opened
 from .options import ArchiveOptions
-from .start import JOB
+from .stores import Store, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,21 +60,26 @@ class Summary:
 
     def to_text(self, options: ArchiveOptions) -> str:
         """The line at the end of a run."""
+        files = "" if options.lake else f" and {counted(self.totals.files, 'file')}"
         return (
             f"archived {counted(self.totals.rows, 'record')} of {options.subscription} to "
-            f"{options.output} in {counted(self.totals.batches, 'batch')} and "
-            f"{counted(self.totals.files, 'file')}"
+            f"{options.output} in {counted(self.totals.batches, 'batch')}{files}"
         )
 
 
 def describe_check(options: ArchiveOptions) -> str:
     """What a start would do, in one line; nothing is changed. Raises JobError or StartRefused."""
-    plan, view = check_start(options)
+    return describe_output(options, store_of(options))
+
+
+def describe_output(options: ArchiveOptions, store: Store) -> str:
+    """As `describe_check`, for a job that keeps such an output."""
+    plan, view = check_start(options, store)
     names = sorted(view.topics)
     shown = ", ".join(names[:5]) + (" and more" if len(names) > 5 else "")
     topics = f"topics {shown}" if view.is_known else f"topics not checked: {view.unknown_because}"
     actions = {
-        "begin": "begins a new archive",
+        "begin": f"begins a new {options.job}",
         "continue": "goes on where it stopped",
         "resume": f"resumes from {options.resume_from}",
         "finish resume": "finishes the resume that was cut off",
@@ -93,9 +99,23 @@ def archive(
     Raises StartRefused if output, checkpoint and cluster do not fit together, JobError if the query
     failed; what was committed stays.
     """
+    if options.lake is not None:
+        check_format(spark, options.lake)
+    return run_archive(spark, options, store_of(options, spark), reporter=reporter, stop=stop)
+
+
+def run_archive(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    store: Store,
+    *,
+    reporter: Reporter | None,
+    stop: threading.Event | None,
+) -> Summary:
+    """Run a job that keeps such an output. As `archive` otherwise."""
     stopping = stop if stop is not None else threading.Event()
     progress = Progress(options.query_name, reporter or Reporter("none"))
-    with opened(options) as archive_:
+    with opened(options, store) as archive_:
         batches = _batches(archive_, progress, stopping.is_set)
         run_query(
             spark,
@@ -103,21 +123,24 @@ def archive(
             lambda: batches.failure,
             progress,
             query_name=options.query_name,
-            job=JOB,
+            job=options.job,
             stop=stopping,
         )
-        commit = newest_commit(archive_.output)
-    return Summary(progress.totals, commit.records if commit is not None else 0, archive_.notes)
+        commit = store.newest()
+        archived = store.count(commit) if commit is not None else 0
+    return Summary(progress.totals, archived, archive_.notes)
 
 
 def start_archive(
     spark: SparkSession, archive_: Opened, batches: Callable[..., None]
 ) -> StreamingQuery:
     """Start the query of an opened archive. Raises JobError."""
-    from .staged_parquet import register
-
+    options = archive_.options
     ship(spark)
-    register(spark)
+    if options.lake is None:
+        from .staged_parquet import register
+
+        register(spark)
     try:
         check_kafka_source(spark)
         with arrow_batches(spark, archive_.view.record_bytes):
@@ -125,7 +148,7 @@ def start_archive(
     except JobError:
         raise
     except Exception as error:  # pyspark's own, and Java's through py4j
-        raise JobError(f"archive cannot start: {first_cause(error)}") from error
+        raise JobError(f"{options.job} cannot start: {first_cause(error)}") from error
 
 
 def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
@@ -159,9 +182,7 @@ def _source_options(given: Mapping[str, str], archive_: Opened) -> dict[str, str
 def _batches(
     archive_: Opened, progress: Progress, is_stopping: Callable[[], bool]
 ) -> ArchiveBatches:
-    from .staged_parquet import write_staged
-
-    batches = batches_of(archive_, write_staged)
+    batches = batches_of(archive_)
     batches.is_stopping = is_stopping
 
     def count(commit: Commit) -> None:

@@ -7,7 +7,7 @@ holds before files are removed, and the identity follows it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,18 +17,10 @@ from ..errors import JobError
 from ..identity import Identity, new_identity, read_identity, write_identity
 from ..lease import Lease, refuse_second_writer
 from ..storage import Folder
-from .commits import (
-    NO_BATCH,
-    STATE_FOLDER,
-    Commit,
-    add_commit,
-    clean_up,
-    newest_commit,
-    publish,
-)
-from .layout import rewind
+from .commits import NO_BATCH, STATE_FOLDER, Commit
 from .options import ArchiveOptions
-from .start import JOB, Plan, Situation, decide
+from .start import Plan, Situation, decide
+from .stores import Store
 
 LEASE: Final = f"{STATE_FOLDER}/writer.json"
 
@@ -38,7 +30,7 @@ class Opened:
     """An archive that may be written. notes: lines for the user."""
 
     options: ArchiveOptions
-    output: Folder
+    store: Store
     checkpoint: Folder
     query: Folder
     identity: Identity
@@ -47,13 +39,13 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def survey(options: ArchiveOptions) -> tuple[Situation, ClusterView]:
+def survey(options: ArchiveOptions, store: Store) -> tuple[Situation, ClusterView]:
     """What there is; nothing is changed. Raises JobError if something cannot be looked at."""
     view = look(options.bootstrap_servers, options.subscription, options.security_protocol)
-    output, checkpoint = Folder(options.output_uri), Folder(options.checkpoint_uri)
+    output, checkpoint = store.folder, Folder(options.checkpoint_uri)
     try:
         identity = read_identity(checkpoint)
-        commit = newest_commit(output)
+        commit = store.newest()
         query = checkpoint.child(identity.query_folder) if identity is not None else None
         group: Offsets = {}
         if options.group is not None:
@@ -61,12 +53,14 @@ def survey(options: ArchiveOptions) -> tuple[Situation, ClusterView]:
         situation = Situation(
             output=str(output),
             checkpoint=str(checkpoint),
+            job=options.job,
             layout=options.layout,
             topics=view.topics if view.is_known else None,
             identity=identity,
             log=read_query_log(query) if query is not None else QueryLog(-1, -1, {}),
             commit=commit,
-            foreign="" if commit is not None else _foreign(output),
+            records=store.count(commit) if commit is not None else 0,
+            foreign=store.foreign(commit),
             has_unknown_checkpoint=identity is None and checkpoint.exists("offsets"),
             fail_on_data_loss=options.fail_on_data_loss,
             resume_from=options.resume_from,
@@ -77,34 +71,36 @@ def survey(options: ArchiveOptions) -> tuple[Situation, ClusterView]:
     return situation, view
 
 
-def check_start(options: ArchiveOptions) -> tuple[Plan, ClusterView]:
+def check_start(options: ArchiveOptions, store: Store) -> tuple[Plan, ClusterView]:
     """What a start would do; nothing is changed. Raises JobError or StartRefused."""
-    situation, view = survey(options)
-    refuse_second_writer(Folder(options.output_uri), LEASE)
+    situation, view = survey(options, store)
+    refuse_second_writer(store.folder, LEASE)
     return decide(situation), view
 
 
 @contextmanager
-def opened(options: ArchiveOptions) -> Iterator[Opened]:
+def opened(options: ArchiveOptions, store: Store) -> Iterator[Opened]:
     """Check the start, take the lease and make everything ready for the query. Raises JobError or
     StartRefused; nothing is changed then.
     """
-    check_start(options)
-    output, checkpoint = Folder(options.output_uri), Folder(options.checkpoint_uri)
+    check_start(options, store)
+    output, checkpoint = store.folder, Folder(options.checkpoint_uri)
     for option, folder in (("--output", output), ("--checkpoint", checkpoint)):
         folder.check_writable(option)
     lease = Lease(output, LEASE)
     lease.acquire()
     try:
-        situation, view = survey(options)  # again: another writer may have ended in between
+        situation, view = survey(options, store)  # again: another writer may have ended in between
         plan = decide(situation)
         try:
-            identity = _carry_out(situation, plan, output, checkpoint)
+            is_resume = plan.action in ("resume", "finish resume")
+            with store.alone() if is_resume else nullcontext():
+                identity = _carry_out(situation, plan, store, checkpoint)
         except OSError as error:
             raise JobError(f"{output}: {_reason(error)}") from error
         yield Opened(
             options,
-            output,
+            store,
             checkpoint,
             checkpoint.child(identity.query_folder),
             identity,
@@ -116,13 +112,12 @@ def opened(options: ArchiveOptions) -> Iterator[Opened]:
         lease.release()
 
 
-def _carry_out(found: Situation, plan: Plan, output: Folder, checkpoint: Folder) -> Identity:
+def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -> Identity:
     """Make output and checkpoint what the plan says; gives the identity to go on with."""
     commit = found.commit
     if commit is not None:
-        publish(output, commit)
-        clean_up(output, commit)
-    identity = found.identity or new_identity(JOB, str(output))
+        store.finish(commit)
+    identity = found.identity or new_identity(found.job, str(store.folder))
     topic_ids = {name: facts.topic_id for name, facts in (found.topics or {}).items()}
     if plan.action == "continue":
         return identity
@@ -136,13 +131,14 @@ def _carry_out(found: Situation, plan: Plan, output: Folder, checkpoint: Folder)
             {},
             topic_ids,
         )
-        add_commit(output, first)
+        store.add(first)
+        store.finish(first)
         write_identity(checkpoint, identity)
         return identity
     if plan.action == "resume":
-        commit = _resumed(found, plan, output, identity, topic_ids)
-        add_commit(output, commit)
-        publish(output, commit)
+        commit = _resumed(found, plan, store, identity, topic_ids)
+        store.add(commit)
+        store.finish(commit)
     if commit is None:
         raise AssertionError("a resume without a commit")
     identity = replace(
@@ -157,17 +153,14 @@ def _carry_out(found: Situation, plan: Plan, output: Folder, checkpoint: Folder)
 
 
 def _resumed(
-    found: Situation, plan: Plan, output: Folder, identity: Identity, topic_ids: dict[str, str]
+    found: Situation, plan: Plan, store: Store, identity: Identity, topic_ids: dict[str, str]
 ) -> Commit:
     """The commit with which another query begins at the plan's positions."""
-    from .files import count_records
-
     commit = found.commit
     generations = dict(commit.generations) if commit is not None else {}
     for topic in plan.recreated:
         generations[topic] = generations.get(topic, 1) + 1
-    back = rewind(output.files(), plan.positions, generations)
-    removed_records = count_records(output, back.removed)
+    back, removed_records = store.rewound(plan.positions, generations)
     kept = {
         topic: offsets
         for topic, offsets in (commit.positions if commit is not None else {}).items()
@@ -186,17 +179,6 @@ def _resumed(
         records=(commit.records if commit is not None else 0) - removed_records,
         size_bytes=commit.size_bytes if commit is not None else 0,
     )
-
-
-def _foreign(output: Folder) -> str:
-    names = [name for name in output.names() if not name.startswith(".")]
-    if "_spark_metadata" in names:
-        return (
-            f"{output} was written by Spark's file sink (it has _spark_metadata), whose files only "
-            "Spark reads once"
-        )
-    names = [name for name in names if name != STATE_FOLDER]
-    return f"{output} holds what archive did not write ({names[0]})" if names else ""
 
 
 def _reason(error: OSError) -> str:

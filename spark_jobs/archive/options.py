@@ -15,12 +15,12 @@ from ..kafka_source import (
     source_options,
     subscription,
 )
+from ..lake.formats import DELTA, FORMATS, LakeFormat
 from ..options import Option, parse_boolean, parse_size
 from ..storage import absolute
 from .layout import DEFAULT_LAYOUT, parse_layout
-from .start import ResumeFrom
+from .start import JOB, ResumeFrom
 
-DEFAULT_FILE_BYTES: Final = 128 * 1024 * 1024
 RESUME_FROM: Final = ("output", "checkpoint", "group", "earliest")
 
 ARCHIVE_OPTIONS: Final = (
@@ -39,7 +39,11 @@ ARCHIVE_OPTIONS: Final = (
         "INTERVAL",
         ("every",),
     ),
-    Option("format", "of the output", choices=("parquet",)),
+    Option(
+        "format",
+        "of the output: files of parquet (default), or a table",
+        choices=("parquet", *FORMATS),
+    ),
     Option(
         "layout",
         f"levels of folders: topic, date, hour, partition, or none "
@@ -71,7 +75,8 @@ class ArchiveOptions:
 
     output, checkpoint: local folders, or URIs that pyarrow knows; checkpoint is output with
     `.checkpoint` by default. trigger: an interval to keep running; None archives what there is now
-    and ends. source_options: of Spark's Kafka source, by Spark's names.
+    and ends. source_options: of Spark's Kafka source, by Spark's names. target_file_bytes: None for
+    128 MB in files of Parquet, and the format's own in tables. job: see `Situation`.
     """
 
     output: str
@@ -83,17 +88,24 @@ class ArchiveOptions:
     layout: tuple[str, ...] = DEFAULT_LAYOUT
     source_options: Mapping[str, str] = field(default_factory=dict)
     max_bytes_per_trigger: int = DEFAULT_BYTES
-    target_file_bytes: int = DEFAULT_FILE_BYTES
+    target_file_bytes: int | None = None
     compression: str = "zstd"
     resume_from: ResumeFrom | None = None
     group: str | None = None
-    query_name: str = "archive"
+    query_name: str = JOB
+    format: str = "parquet"
+    job: str = JOB
 
     @property
     def subscription(self) -> Subscription:
         """What is archived. Raises JobError unless it is one of subscribe and subscribe_pattern."""
         names = {"subscribe": self.subscribe, "subscribePattern": self.subscribe_pattern}
         return subscription({name: value for name, value in names.items() if value is not None})
+
+    @property
+    def lake(self) -> LakeFormat | None:
+        """The format of the table; None for files of Parquet."""
+        return FORMATS.get(self.format)
 
     @property
     def output_uri(self) -> str:
@@ -126,6 +138,9 @@ def archive_options(values: Mapping[str, str]) -> ArchiveOptions:
     resume_from = values.get("resumeFrom")
     if (resume_from == "group") != ("group" in values):
         raise JobError("--resume-from group and --group NAME go together")
+    has_size = "targetFileSize" in values
+    if has_size and values.get("format") == DELTA.name:
+        raise JobError("--targetFileSize: Delta Lake decides itself; `compact` makes files larger")
     options = ArchiveOptions(
         output=values["path"],
         bootstrap_servers=values.get("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP),
@@ -136,11 +151,12 @@ def archive_options(values: Mapping[str, str]) -> ArchiveOptions:
         layout=parse_layout(values.get("layout", ",".join(DEFAULT_LAYOUT))),
         source_options=source_options(values),
         max_bytes_per_trigger=parse_size(values.get("maxBytesPerTrigger", str(DEFAULT_BYTES))),
-        target_file_bytes=parse_size(values.get("targetFileSize", str(DEFAULT_FILE_BYTES))),
+        target_file_bytes=parse_size(values["targetFileSize"]) if has_size else None,
         compression=values.get("compression", "zstd"),
         resume_from=cast("ResumeFrom | None", resume_from),
         group=values.get("group"),
-        query_name=values.get("queryName", "archive"),
+        query_name=values.get("queryName", JOB),
+        format=values.get("format", "parquet"),
     )
     _ = options.subscription
     return options

@@ -23,18 +23,21 @@ ResumeFrom = Literal["output", "checkpoint", "group", "earliest"]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a start finds. output, checkpoint: as messages name them. commit: the output's newest.
-    foreign: why the output is not an archive's, empty if it is one or is empty. topics: None if the
-    cluster could not be asked. group: offsets of the group of --resume-from group.
+    """What a start finds. output, checkpoint: as messages name them. job: `archive`, or another
+    that keeps such an output. commit: the output's newest. records: in the output. foreign: why
+    the output is not an archive's, empty if it is one or is empty. topics: None if the cluster
+    could not be asked. group: offsets of the group of --resume-from group.
     """
 
     output: str
     checkpoint: str
     layout: tuple[str, ...]
     topics: Topics | None
+    job: str = JOB
     identity: Identity | None = None
     log: QueryLog = field(default_factory=lambda: QueryLog(-1, -1, {}))
     commit: Commit | None = None
+    records: int = 0
     foreign: str = ""
     has_unknown_checkpoint: bool = False
     fail_on_data_loss: bool = True
@@ -74,7 +77,7 @@ def decide(found: Situation) -> Plan:
         return Plan("continue" if is_paired else "begin")
     if identity is None:
         raise StartRefused(
-            f"{found.output} holds {counted(commit.records, 'record')} and its checkpoint "
+            f"{found.output} holds {counted(found.records, 'record')} and its checkpoint "
             f"{found.checkpoint} is missing or another: beginning anew would repeat them or lose "
             "what came behind them. --resume-from output goes on where the output ends; or name "
             "its own --checkpoint, or another --output"
@@ -95,11 +98,11 @@ def _refuse_foreign(found: Situation) -> None:
         raise StartRefused(f"{found.foreign}; name another --output")
     if found.has_unknown_checkpoint:
         raise StartRefused(
-            f"{found.checkpoint} is a checkpoint that archive did not make (no identity.json): "
+            f"{found.checkpoint} is a checkpoint that {found.job} did not make (no identity.json): "
             "name another --checkpoint"
         )
     identity, commit = found.identity, found.commit
-    if identity is not None and identity.job != JOB:
+    if identity is not None and identity.job != found.job:
         raise StartRefused(
             f"{found.checkpoint} is the checkpoint of the job {identity.job}: name another "
             "--checkpoint"
@@ -122,7 +125,7 @@ def _refuse_other_layout(found: Situation) -> None:
         wanted = ",".join(level for level in LEVELS if level in found.layout) or "none"
         raise StartRefused(
             f"{found.output} has the layout {there}: with {wanted} beside it readers would miss "
-            f"its {counted(commit.records, 'record')}. Give --layout {there}, or another --output "
+            f"its {counted(found.records, 'record')}. Give --layout {there}, or another --output "
             "and --checkpoint"
         )
 

@@ -22,6 +22,7 @@ from spark_jobs.archive.commits import StagedFile, Staging
 from spark_jobs.archive.files import SCHEMA, write_files
 from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
+from spark_jobs.archive.stores import parquet_store
 from spark_jobs.checkpoint import Offsets, format_offsets, read_query_log
 from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
 from spark_jobs.errors import JobError
@@ -126,8 +127,8 @@ class SimulatedSpark:
 
     def run(self, options: ArchiveOptions) -> None:
         """Archive what there is now. Raises what the archive raises."""
-        with opened(options) as archive:
-            batches = batches_of(archive, self._write)
+        with opened(options, parquet_store(options, self._write)) as archive:
+            batches = batches_of(archive)
             starting = archive.identity.starting
             names = options.subscription.topics or tuple(sorted(self.cluster.topics))
             query = archive.query

@@ -11,6 +11,7 @@ import pytest
 
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.java import java_problem
+from spark_jobs.lake.formats import FORMATS, with_lake
 from spark_jobs.session import open_session
 
 if TYPE_CHECKING:
@@ -37,16 +38,32 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
+LAKE_SETTINGS: Final = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.iceberg.locality.enabled": "false",
+}
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A local session with the Kafka source; the tests are skipped, with the reason, where Java is
-    missing.
+    missing. With the formats of tables too if a test of this run takes `lake_spark`: a process has
+    one session.
     """
     problem = java_problem()
     if problem is not None:
         pytest.skip(problem)
-    with open_session("kbroker tests", SETTINGS) as session:
+    settings = dict(SETTINGS)
+    if any("lake_spark" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        settings = with_lake(settings | LAKE_SETTINGS, *FORMATS.values())
+    with open_session("kbroker tests", settings) as session:
         yield session
+
+
+@pytest.fixture
+def lake_spark(spark: SparkSession) -> SparkSession:
+    """The session, which can write tables of Delta Lake and Iceberg."""
+    return spark
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from spark_jobs import session, spark_conf
 from spark_jobs.__main__ import main
 from spark_jobs.errors import JobError, first_cause
 from spark_jobs.java import java_problem
+from spark_jobs.lake.formats import DELTA, ICEBERG
 from spark_jobs.spark_conf import connector_package
 
 pytestmark = [
@@ -166,6 +167,10 @@ def test_spark_conf(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ]
     assert f"--packages {package} --conf spark.sql" in run("spark-conf", "--submit")[1]
     assert run("spark-conf", "--nonsense")[0] == 1
+    assert run("spark-conf", "--packages", "--format", "delta")[1] == f"{package},{DELTA.package}\n"
+    said = run("spark-conf", "--submit", "--format", "iceberg")[1]
+    assert f"--packages {package},{ICEBERG.package} --conf spark.sql.session" in said
+    assert f"--conf spark.sql.extensions={ICEBERG.extension}" in said
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert "no spark-core jar" in run("spark-conf")[2]
     monkeypatch.delenv("SPARK_HOME")

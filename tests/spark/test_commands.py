@@ -12,9 +12,12 @@ import pytest
 
 from kbroker.testing import EmbeddedBroker
 from spark_jobs.__main__ import main
+from spark_jobs.archive.commits import NO_BATCH, Commit, add_commit
 from spark_jobs.commands import COMMANDS
 from spark_jobs.errors import JobError
 from spark_jobs.java import java_problem
+from spark_jobs.lake.formats import DELTA, EXTENSIONS, ICEBERG, PACKAGES
+from spark_jobs.storage import Folder, absolute
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from spark_jobs.wire.groups import commit_offsets
 
@@ -63,6 +66,7 @@ def arguments_of(job: str, topic: str, servers: str) -> list[str]:
         "dlq retry": [*common, "--topic", topic, "--to", f"{topic}-good", "--checkpoint", "cp"],
         "dedupe": [*common, "--topic", topic, "--to", f"{topic}-once", "--checkpoint", "cp"],
         "aggregate": [*common, "--topic", topic, "--to", f"{topic}-sums", "--checkpoint", "cp"],
+        "table": [*common, "--topic", topic, "--output", "lake/t", "--format", "iceberg"],
     }[job]
 
 
@@ -99,6 +103,44 @@ def test_a_check_and_a_start(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_job_that_writes_a_table(
+    run: Run, servers: str, kafka_topic: str, tmp_path: Path
+) -> None:
+    """Its session has the format's package and SQL."""
+    arguments = arguments_of("table", kafka_topic, servers)
+    said = f"lake/t: begins a new table; topics {kafka_topic}\n"
+    assert run("check", "table", *arguments) == (0, said, "")
+    code, _, err = run("table", *arguments, "--conf", "spark.jars.packages=a:b:1")
+    wanted = {PACKAGES: f"a:b:1,{ICEBERG.package}", EXTENSIONS: ICEBERG.extension}
+    assert (code, err) == (1, f"spark_jobs: Spark would start now: table {json.dumps(wanted)}\n")
+    archive = ["--bootstrap-servers", servers, "--topics", kafka_topic, "--output", "lake/a"]
+    code, _, err = run("archive", *archive, "--format", "delta")
+    assert code == 1 and DELTA.package in err
+    code, _, err = run("archive", *archive, "--format", "delta", "--targetFileSize", "1m")
+    assert (code, "Delta Lake decides itself" in err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compact(run: Run, tmp_path: Path) -> None:
+    """Files of Parquet need neither Spark nor Java; a table does."""
+    assert run("compact") == (
+        1,
+        "",
+        "spark_jobs: give --output, the archive or table that is compacted\n",
+    )
+    code, _, err = run("compact", "--output", "absent")
+    assert (code, "is no archive and no table" in err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+    archive = Folder(absolute(str(tmp_path / "out")))
+    add_commit(archive, Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    said = "compacted 0 files of out into 0; deleted 0 old records in 0 files\n"
+    assert run("compact", "--output", "out", "--retention", "1 day") == (0, said, "")
+    assert run("check", "compact", "--output", "out")[1] == "out: 0 files to merge into 0\n"
+    archive.write("_delta_log/00000000000000000000.json", b"{}")
+    code, _, err = run("compact", "--output", "out")
+    assert code == 1 and "Spark would start now: compact" in err and DELTA.extension in err
+
+
 def test_values_of_options_that_argparse_does_not_know(
     run: Run, servers: str, kafka_topic: str
 ) -> None:
@@ -117,7 +159,7 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path, job: str) -> None:
 
 
 def test_no_broker_and_no_topic(run: Run, servers: str, kafka_topic: str) -> None:
-    for job in ("replay", "mirror", "dlq", "dedupe", "aggregate"):
+    for job in ("replay", "mirror", "dlq", "dedupe", "aggregate", "table"):
         code, _, err = run(job, *arguments_of(job, "absent", servers))
         assert (code, err) == (1, "spark_jobs: topic absent does not exist\n")
         code, _, err = run(job, *arguments_of(job, "absent", "localhost:1"))
@@ -139,7 +181,7 @@ def test_an_archive_that_is_none(run: Run, servers: str, tmp_path: Path) -> None
 def test_help_names_every_job(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for job in [*COMMANDS, "translate", "groups-audit"]:
+    for job in [*COMMANDS, "translate", "groups-audit", "compact"]:
         assert f"    {job} " in out or f"    {job}\n" in out, job
         code, described, _ = run(job, "--help")
         assert (code, "--config" in described) == (0, True)

@@ -31,7 +31,7 @@ TEXT = (ROOT / "docs" / "copying.md").read_text()
 STATEFUL = (ROOT / "docs" / "stateful.md").read_text()
 ALL = TEXT + STATEFUL
 TABLES = {
-    **{name: command.options for name, command in COMMANDS.items()},
+    **{name: command.options for name, command in COMMANDS.items() if name != "table"},
     "translate": TRANSLATE_OPTIONS,
 }
 FLAGS = {"json", "progress", "execute", "config"}

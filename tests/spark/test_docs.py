@@ -75,7 +75,7 @@ def test_options_in_the_text_exist() -> None:
         "py-files",
         "packages",
     }
-    known |= {"submit", "kafka.*"}
+    known |= {"submit", "kafka.*", "format"}
     for name in re.findall(r"`--([A-Za-z.*-]+)", TEXT):
         assert name in known, name
 

@@ -13,6 +13,7 @@ from spark_jobs.archive.batches import batches_of
 from spark_jobs.archive.commits import StagedFile, Staging
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
+from spark_jobs.archive.stores import parquet_store, store_of
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.identity import read_identity
 from spark_jobs.running import StopRequested
@@ -54,7 +55,7 @@ def test_two_runs(cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptio
     spark.run(options)
     assert values_in(out) == values_of(cluster.topics["t"])
     cluster.add("t", 30)
-    assert check_start(options)[0].action == "continue"
+    assert check_start(options, store_of(options))[0].action == "continue"
     spark.run(options)
     spark.run(options)
     assert values_in(out) == values_of(cluster.topics["t"])
@@ -287,11 +288,11 @@ def test_outputs_that_are_not_an_archives(
 
 def test_a_second_writer(cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions) -> None:
     cluster.add("t", 10)
-    with opened(options):
+    with opened(options, store_of(options)):
         with pytest.raises(StartRefused, match=r"a second writer to .*/out: process"):
             spark.run(options)
         with pytest.raises(StartRefused, match="a second writer"):
-            check_start(options)
+            check_start(options, store_of(options))
     spark.run(options)
 
 
@@ -316,7 +317,7 @@ def test_a_writer_that_another_has_taken_over_from(
 
 def test_a_check_changes_nothing(cluster: Cluster, options: ArchiveOptions, tmp_path: Path) -> None:
     cluster.add("t", 10)
-    assert check_start(options)[0].action == "begin"
+    assert check_start(options, store_of(options))[0].action == "begin"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -368,8 +369,8 @@ def test_the_batch_function_may_run_in_another_process(
 ) -> None:
     """As Spark Connect runs it: pickled, without what belongs to this process."""
     cluster.add("t", 10)
-    with opened(options) as archive:
-        batches = batches_of(archive, write_nothing)
+    with opened(options, parquet_store(options, write_nothing)) as archive:
+        batches = batches_of(archive)
         batches.is_stopping = lambda: True
         batches.on_commit = batches.failure = None
         copy = pickle.loads(pickle.dumps(batches))

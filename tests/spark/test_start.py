@@ -22,7 +22,7 @@ LOG = QueryLog(5, 5, {4: {"t": {0: 30, 1: 40}}, 5: AT})
 FIRST = Commit(1, "c", 1, NO_BATCH, LAYOUT, {})
 
 EMPTY = Situation("/out", "/out.checkpoint", LAYOUT, NOW)
-STOPPED = replace(EMPTY, identity=IDENTITY, log=LOG, commit=COMMIT)
+STOPPED = replace(EMPTY, identity=IDENTITY, log=LOG, commit=COMMIT, records=100)
 """An archive that ended in order after batch 5."""
 
 

@@ -1,0 +1,191 @@
+"""Where an archive's records go, and what the output says of itself: files of Parquet or
+a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ..checkpoint import Offsets
+from ..lake.formats import FORMATS
+from ..lake.notes import is_table
+from ..storage import Folder
+from .commits import (
+    STATE_FOLDER,
+    Commit,
+    StagedFile,
+    Staging,
+    add_commit,
+    clean_up,
+    newest_commit,
+    next_commit,
+    publish,
+    staging_folder,
+)
+from .layout import Rewind, rewind
+from .steps import finish_what_was_cut_off, read_ledger, without_compaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .options import ArchiveOptions
+
+Write = Callable[["DataFrame", Staging], list[StagedFile]]
+DEFAULT_FILE_BYTES: Final = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch to store. ends: next offsets behind it. check: called before anything of it becomes
+    visible; raises StartRefused if this run may not write any more.
+    """
+
+    batch_id: int
+    ends: Offsets
+    topic_ids: dict[str, str]
+    check: Callable[[], None]
+
+
+class Store(Protocol):
+    """An output. Picklable."""
+
+    @property
+    def folder(self) -> Folder: ...
+
+    def newest(self) -> Commit | None:
+        """What the output says of itself; None if it is no output. Raises JobError."""
+        ...
+
+    def foreign(self, commit: Commit | None) -> str:
+        """Why the output is not of this kind; empty if it is, or is empty."""
+        ...
+
+    def count(self, commit: Commit) -> int:
+        """The records that the output has at a commit. Raises JobError."""
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Records may be removed in this block. Raises StartRefused while `compact` runs."""
+        ...
+
+    def add(self, commit: Commit) -> None:
+        """Make a commit without records hold. Raises StartRefused."""
+        ...
+
+    def finish(self, commit: Commit) -> None:
+        """Carry out what the newest commit says, as far as that is not done."""
+        ...
+
+    def rewound(self, positions: Offsets, generations: dict[str, int]) -> tuple[Rewind, int]:
+        """What going back to these positions removes, and how many records that are."""
+        ...
+
+    def write(self, frame: DataFrame, previous: Commit, batch: Batch) -> Commit:
+        """Store a batch behind the previous commit; gives its commit, which holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class ParquetStore:
+    """Files of Parquet. write_files: as `staged_parquet.write_staged`."""
+
+    folder: Folder
+    target_file_bytes: int
+    compression: str
+    write_files: Write
+
+    def newest(self) -> Commit | None:
+        """See `Store`."""
+        return newest_commit(self.folder)
+
+    def foreign(self, commit: Commit | None) -> str:
+        """See `Store`."""
+        names = [name for name in self.folder.names() if not name.startswith(".")]
+        if any(is_table(self.folder, each) for each in FORMATS.values()):
+            return f"{self.folder} holds a table, not files of Parquet"
+        if commit is not None:
+            return ""
+        if "_spark_metadata" in names:
+            return (
+                f"{self.folder} was written by Spark's file sink (it has _spark_metadata), whose "
+                "files only Spark reads once"
+            )
+        names = [name for name in names if name != STATE_FOLDER]
+        return f"{self.folder} holds what archive did not write ({names[0]})" if names else ""
+
+    def count(self, commit: Commit) -> int:
+        """See `Store`."""
+        return commit.records - read_ledger(self.folder).removed_records
+
+    def alone(self) -> AbstractContextManager[None]:
+        """See `Store`."""
+        return without_compaction(self.folder)
+
+    def add(self, commit: Commit) -> None:
+        """See `Store`."""
+        add_commit(self.folder, commit)
+
+    def finish(self, commit: Commit) -> None:
+        """See `Store`."""
+        finish_what_was_cut_off(self.folder)
+        publish(self.folder, commit)
+        clean_up(self.folder, commit)
+
+    def rewound(self, positions: Offsets, generations: dict[str, int]) -> tuple[Rewind, int]:
+        """See `Store`."""
+        from .files import count_records
+
+        back = rewind(self.folder.files(), positions, generations)
+        return back, count_records(self.folder, back.removed)
+
+    def write(self, frame: DataFrame, previous: Commit, batch: Batch) -> Commit:
+        """See `Store`."""
+        origin: dict[str, Any] = {
+            "checkpoint_id": previous.checkpoint_id,
+            "query": previous.query,
+            "batch_id": batch.batch_id,
+        }
+        staging = Staging(
+            output=self.folder.uri,
+            staged_in=staging_folder(previous.number + 1),
+            layout=previous.layout,
+            generations=previous.generations,
+            target_file_bytes=self.target_file_bytes,
+            compression=self.compression,
+            origin=origin,
+        )
+        files = self.write_files(frame, staging)
+        batch.check()
+        following = next_commit(previous, batch.batch_id, batch.ends, files, batch.topic_ids)
+        add_commit(self.folder, following)
+        publish(self.folder, following)
+        clean_up(self.folder, following)
+        return following
+
+
+def _write_staged(frame: DataFrame, staging: Staging) -> list[StagedFile]:
+    from .staged_parquet import write_staged  # which needs pyspark
+
+    return write_staged(frame, staging)
+
+
+def parquet_store(options: ArchiveOptions, write_files: Write = _write_staged) -> ParquetStore:
+    """The files of Parquet of these options."""
+    return ParquetStore(
+        Folder(options.output_uri),
+        options.target_file_bytes or DEFAULT_FILE_BYTES,
+        options.compression,
+        write_files,
+    )
+
+
+def store_of(options: ArchiveOptions, spark: SparkSession | None = None) -> Store:
+    """The output of `archive`. spark: None where it is only looked at."""
+    if options.lake is None:
+        return parquet_store(options)
+    from .lake_store import lake_store
+
+    return lake_store(options, options.lake, spark)

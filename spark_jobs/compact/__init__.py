@@ -1,0 +1,1 @@
+"""`compact`: small files of an archive or a table into few, and the retention of archives."""

@@ -1,0 +1,198 @@
+"""A table in a folder, as SQL of Spark names and changes it. A job's commits carry a note (see
+`notes`), and Delta skips one whose number it has: a second writer changes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ..storage import Folder
+from .formats import DELTA, LakeFormat
+from .notes import PROPERTY, delta_metadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TRANSACTIONS: Final = "kbroker"
+"""The application id of the jobs' changes in Delta's transactions; the version is the number of the
+change.
+"""
+
+_DELTA_CONF: Final = "spark.databricks.delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column in SQL: its name and Spark's type."""
+
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{quoted(self.name)} {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What goes with a change. number: larger than that of any change before. text: JSON."""
+
+    number: int
+    text: str
+
+
+class LakeTable(Protocol):
+    """A table by its folder. Picklable. keeps_notes_of_changes: see `change`."""
+
+    @property
+    def folder(self) -> Folder: ...
+
+    @property
+    def keeps_notes_of_changes(self) -> bool: ...
+
+    def name(self, spark: SparkSession) -> str:
+        """In SQL."""
+        ...
+
+    def create(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
+        """Make the table. partitions: columns of Delta Lake, expressions of Iceberg's SQL."""
+        ...
+
+    def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
+        """Add rows, all of them and the note in one commit."""
+        ...
+
+    def change(self, spark: SparkSession, statement: str, note: Note) -> None:
+        """Run a MERGE; where `keeps_notes_of_changes`, with the note in the same commit."""
+        ...
+
+
+def table_at(folder: Folder, format_: LakeFormat) -> LakeTable:
+    """The table of a format in a folder, which may not be there yet."""
+    return DeltaTable(folder) if format_ is DELTA else IcebergTable(folder)
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text(value: str) -> str:
+    """A string in SQL."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def spark_uri(folder: Folder) -> str:
+    """A folder as Spark names it: without pyarrow's options, and a local one as it is written."""
+    if folder.uri.startswith("file:"):
+        return f"file://{folder}"
+    return folder.uri.partition("?")[0]
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session has these settings in the block."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTable:
+    """See `LakeTable`."""
+
+    folder: Folder
+    keeps_notes_of_changes: bool = True
+
+    def name(self, _spark: SparkSession) -> str:
+        """See `LakeTable`."""
+        return f"delta.{quoted(spark_uri(self.folder))}"
+
+    def create(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
+        """See `LakeTable`. CREATE TABLE takes a folder with anything in it for a table."""
+        empty = spark.createDataFrame([], ", ".join(map(str, columns)))
+        writer = empty.write.format("delta").mode("append").partitionBy(*partitions)
+        writer.save(spark_uri(self.folder))
+
+    def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
+        """See `LakeTable`."""
+        writer = frame.write.format("delta").mode("append").options(**options)
+        writer = writer.option("userMetadata", delta_metadata(note.text))
+        writer = writer.option("txnAppId", TRANSACTIONS).option("txnVersion", str(note.number))
+        writer.save(spark_uri(self.folder))
+
+    def change(self, spark: SparkSession, statement: str, note: Note) -> None:
+        """See `LakeTable`."""
+        settings = {
+            f"{_DELTA_CONF}.commitInfo.userMetadata": delta_metadata(note.text),
+            f"{_DELTA_CONF}.write.txnAppId": TRANSACTIONS,
+            f"{_DELTA_CONF}.write.txnVersion": str(note.number),
+        }
+        with configured(spark, settings):
+            spark.sql(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """See `LakeTable`. The table is one of a Hadoop catalog, whose warehouse is the folder above
+    the table's: Iceberg's SQL knows no paths.
+    """
+
+    folder: Folder
+    keeps_notes_of_changes: bool = False
+
+    def name(self, spark: SparkSession) -> str:
+        """See `LakeTable`. Makes the catalog known to the session."""
+        return f"{self.catalog(spark)}.{quoted(self.own_name)}"
+
+    @property
+    def own_name(self) -> str:
+        """Within its catalog."""
+        return spark_uri(self.folder).rpartition("/")[2]
+
+    def catalog(self, spark: SparkSession) -> str:
+        """The table's catalog, made known to the session."""
+        warehouse = spark_uri(self.folder).rpartition("/")[0]
+        name = f"kbroker_{zlib.crc32(warehouse.encode()):08x}"
+        setting = f"spark.sql.catalog.{name}"
+        if spark.conf.get(setting, None) is None:
+            spark.conf.set(f"{setting}.type", "hadoop")
+            spark.conf.set(f"{setting}.warehouse", warehouse)
+            # Others may change the table: a kept one would be old.
+            spark.conf.set(f"{setting}.cache-enabled", "false")
+            spark.conf.set(setting, "org.apache.iceberg.spark.SparkCatalog")
+        return name
+
+    def create(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
+        """See `LakeTable`."""
+        partitioned = f" PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.name(spark)} ({', '.join(map(str, columns))}) "
+            f"USING iceberg{partitioned} TBLPROPERTIES ('format-version'='2')"
+        )
+
+    def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
+        """See `LakeTable`."""
+        writer = frame.writeTo(self.name(frame.sparkSession)).options(**options)
+        writer.option(f"snapshot-property.{PROPERTY}", note.text).append()
+
+    def change(self, spark: SparkSession, statement: str, _note: Note) -> None:
+        """See `LakeTable`. Iceberg's SQL has no place for a note."""
+        spark.sql(statement)
