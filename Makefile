@@ -136,7 +136,7 @@ test-pythons:  ## the tests of the pure rooms, and a broker's start, with each P
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
-	@$(BIN)/mypy --strict kbroker
+	@$(BIN)/mypy --strict kbroker spark_jobs
 	@$(BIN)/lint-imports --no-cache
 
 $(DOCS_STAMP): requirements/docs.txt $(STAMP)

@@ -52,6 +52,19 @@ def read_query_log(query: Folder) -> QueryLog:
     return QueryLog(planned, committed, ends)
 
 
+def read_query_id(query: Folder) -> str:
+    """Spark's id of a query, which stays from run to run; empty before its first. Raises JobError
+    if the checkpoint cannot be understood.
+    """
+    content = query.read("metadata")
+    if content is None:
+        return ""
+    try:
+        return str(json.loads(content)["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobError(f"{query}/metadata is damaged: bring it back from a copy") from error
+
+
 def batch_ends(query: Folder, batch_id: int) -> Offsets | None:
     """The end offsets (exclusive) of a planned batch, of all its Kafka sources; None if Spark has
     not planned it, or has purged it. Raises JobError if the file cannot be understood.

@@ -1,8 +1,8 @@
 """The command line: `python -m spark_jobs JOB`, `kbroker jobs JOB`, and spark-submit's.
 
 A mistake is one line on standard error. Exit codes: 0 also after Ctrl-C and SIGTERM, which end the
-batch; 1 where the job cannot run; 2 where a start would lose or repeat records, or for arguments
-that cannot be read.
+batch; 130 and 143 after them where a job has begun no batch or has none; 1 where the job cannot
+run; 2 where a start would lose or repeat records, or for arguments that cannot be read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
 from . import archive, bundle, spark_conf
 from .archive.job import describe_check
 from .archive.options import ARCHIVE_OPTIONS, archive_options
+from .archive.tables import refuse_decoded
 from .commands import COMMANDS, Command
 from .compact.options import COMPACT_OPTIONS, compact_options
 from .errors import JobError
@@ -27,15 +29,18 @@ from .groups_audit.options import AUDIT_OPTIONS, audit_options
 from .java import java_problem
 from .lag.options import LAG_OPTIONS, lag_options
 from .lake.formats import FORMATS, PACKAGES, LakeFormat, with_lake
+from .metrics import Metrics, parse_port, serving
 from .options import add_options, collect
 from .progress import Reporter, Style
-from .running import stop_on_signals
+from .running import Terminated, interrupted_by_sigterm, stop_on_signals
 from .session import open_session, started_by_spark_submit
-from .storage import absolute
+from .storage import Folder, absolute
 from .translate.options import TRANSLATE_OPTIONS, translate_options
 from .verify.options import VERIFY_OPTIONS, verify_options
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from .archive import ArchiveOptions
 
 PROGRAM = "spark_jobs"
@@ -121,6 +126,11 @@ def _add_run_arguments(job: argparse.ArgumentParser) -> None:
         default="auto",
         help="of each batch, on standard error (default: a line in a terminal, else none)",
     )
+    job.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        help="serve counts of rows, files and lag at /metrics for Prometheus",
+    )
 
 
 def _add_command(job: argparse.ArgumentParser, command: Command) -> None:
@@ -200,12 +210,14 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = parser(program).parse_known_args(_joined(words))
     try:
-        return _run(arguments, rest)
+        with interrupted_by_sigterm():
+            return _run(arguments, rest)
     except JobError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 143 if isinstance(error, Terminated) else 130
 
 
 def _joined(words: list[str]) -> list[str]:
@@ -298,15 +310,41 @@ def _spark_conf(arguments: argparse.Namespace) -> int:
     return 0
 
 
+class _Run(NamedTuple):
+    """What a job that runs batches is given."""
+
+    reporter: Reporter
+    stop: threading.Event
+
+
+@contextmanager
+def _running(
+    arguments: argparse.Namespace, application_name: str, settings: Mapping[str, str]
+) -> Iterator[tuple[SparkSession, _Run]]:
+    """A session, with the reports that were asked for, which signals stop. Raises JobError."""
+    style, port = cast("Style", arguments.progress), arguments.metrics_port
+    metrics = Metrics(arguments.job)
+    with ExitStack() as stack:
+        if port is not None:
+            try:
+                number = parse_port(port)
+            except ValueError as error:
+                raise JobError(f"--metrics-port {port}: {error}") from error
+            stack.enter_context(serving(metrics, number))
+        reporter = Reporter(style, record=metrics.record)
+        reporter.say("starting Spark; the first start fetches its Kafka connector")
+        run = _Run(reporter, threading.Event())
+        spark = stack.enter_context(open_session(application_name, settings))
+        stack.enter_context(stop_on_signals(run.stop))
+        yield spark, run
+
+
 def _archive(
     arguments: argparse.Namespace, options: ArchiveOptions, settings: Mapping[str, str]
 ) -> int:
     describe_check(options)  # before Spark takes its seconds
-    reporter = Reporter(cast("Style", arguments.progress))
-    reporter.say("starting Spark; the first start fetches its Kafka connector")
-    stop = threading.Event()
-    with open_session(f"archive {options.subscription}", settings) as spark, stop_on_signals(stop):
-        summary = archive.archive(spark, options, reporter=reporter, stop=stop)
+    with _running(arguments, f"archive {options.subscription}", settings) as (spark, run):
+        summary = archive.archive(spark, options, reporter=run.reporter, stop=run.stop)
     for note in summary.notes:
         print(f"{PROGRAM}: {note}", file=sys.stderr)
     print(json.dumps(summary.to_json()) if arguments.json else summary.to_text(options))
@@ -317,6 +355,8 @@ def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
     from .verify import job as verify_job  # which needs kbroker's client
 
     options, path = verify_options(values)
+    if path is not None:
+        refuse_decoded(Folder(absolute(path)), "compared with a topic")
     settings = _session_settings(arguments, values)
     verify_job.ranges_of(options.topic)  # before Spark takes its seconds
     with open_session(f"verify {options.topic.topic}", settings) as spark:
@@ -363,11 +403,8 @@ def _command(arguments: argparse.Namespace, command: Command, values: Mapping[st
     options = command.parse(values)
     settings = _session_settings(arguments, values, *command.formats(options))
     command.check(options)  # before Spark takes its seconds
-    reporter = Reporter(cast("Style", arguments.progress))
-    reporter.say("starting Spark; the first start fetches its Kafka connector")
-    stop = threading.Event()
-    with open_session(command.name, settings) as spark, stop_on_signals(stop):
-        report = command.run(spark, options, reporter, stop)
+    with _running(arguments, command.name, settings) as (spark, run):
+        report = command.run(spark, options, run.reporter, run.stop)
     for note in report.notes:
         print(f"{PROGRAM}: {note}", file=sys.stderr)
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())

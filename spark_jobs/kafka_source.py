@@ -151,7 +151,7 @@ def arrow_batches(spark: SparkSession, record_bytes: float | None) -> Iterator[N
         yield
         return
     records = min(max(int(ARROW_BATCH_BYTES / record_bytes), 1), ARROW_BATCH_RECORDS)
-    before = spark.conf.get(ARROW_SETTING)
+    before = str(spark.conf.get(ARROW_SETTING))
     spark.conf.set(ARROW_SETTING, str(records))
     try:
         yield

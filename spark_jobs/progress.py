@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
@@ -122,10 +122,19 @@ def json_line(name: str, batch: BatchProgress, files: int) -> str:
     )
 
 
-class Reporter:
-    """Shows progress on a stream: a line that is overwritten, lines of JSON, or nothing."""
+Record = Callable[[str, BatchProgress, int], None]
+"""Takes the query's name, a batch, and the files of all its batches."""
 
-    def __init__(self, style: Style, stream: TextIO | None = None) -> None:
+
+class Reporter:
+    """Shows progress on a stream: a line that is overwritten, lines of JSON, or nothing. record: is
+    told of each batch besides.
+    """
+
+    def __init__(
+        self, style: Style, stream: TextIO | None = None, record: Record | None = None
+    ) -> None:
+        self._record = record
         self._stream = stream if stream is not None else sys.stderr
         is_terminal = self._stream.isatty()
         self.style = ("line" if is_terminal else "none") if style == "auto" else style
@@ -134,6 +143,8 @@ class Reporter:
 
     def show(self, name: str, batch: BatchProgress, files: int) -> None:
         """Report a batch."""
+        if self._record is not None:
+            self._record(name, batch, files)
         if self.style == "json":
             print(json_line(name, batch, files), file=self._stream, flush=True)
         elif self.style == "line":

@@ -23,6 +23,29 @@ class StopRequested(Exception):
     """Raised at the beginning of a batch that is not to run; a restart runs it."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came where nothing waits for the end of a batch."""
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises Terminated in this block, so that what was begun is ended and removed, as it
+    is by Ctrl-C. Has no effect outside of the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
     """SIGINT and SIGTERM set `stop` in this block; a second SIGINT raises KeyboardInterrupt.
@@ -54,7 +77,7 @@ def await_end(query: StreamingQuery, stop: threading.Event) -> None:
     StopRequested of its batch function. Raises what ended the query, unless `stop` was set before.
     """
     try:
-        while not query.awaitTermination(POLL_S):
+        while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # it takes floats too
             if stop.is_set() and not query.status["isTriggerActive"]:
                 query.stop()
                 return

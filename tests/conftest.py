@@ -60,6 +60,7 @@ LONG_FILES: Final = (
 SPARK_FILES: Final = frozenset(
     {
         "tests/spark/aggregate/test_job.py",
+        "tests/spark/archive/test_decoding.py",
         "tests/spark/compact/test_tables.py",
         "tests/spark/copying/test_kills.py",
         "tests/spark/data_source/test_source.py",

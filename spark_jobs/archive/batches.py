@@ -27,7 +27,8 @@ class ArchiveBatches:
     """The function of the query's foreachBatch. Its state is in the output and the checkpoint, so
     it may run in another process than the one that made it (Spark Connect).
 
-    is_stopping, on_commit: only called in the process that made it.
+    is_stopping, on_commit: only called in the process that made it. dead: records that could not be
+    decoded, counted by `on_commit`.
     """
 
     store: Store
@@ -42,6 +43,7 @@ class ArchiveBatches:
     is_stopping: Callable[[], bool] | None = None
     on_commit: Callable[[Commit], None] | None = None
     failure: Exception | None = None
+    dead: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "is_stopping": None, "on_commit": None, "failure": None}

@@ -37,7 +37,8 @@ class StagedFile:
 @dataclass(frozen=True, slots=True)
 class Staging:
     """Where and how a task writes. staged_in: folder relative to the output. origin: what is kept
-    in each file's metadata beside its offsets (query, batch).
+    in each file's metadata beside its offsets (query, batch). decoder: of values, a `ValueDecoder`
+    as text; empty for values that stay bytes.
     """
 
     output: str
@@ -47,6 +48,7 @@ class Staging:
     target_file_bytes: int = 128 * 1024 * 1024
     compression: str = "zstd"
     origin: dict[str, object] = field(default_factory=dict)
+    decoder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ BUFFERED_BYTES: Final = 64 * 1024 * 1024
 OPEN_FILES: Final = 32
 METADATA_KEY: Final = "kbroker.archive"
 
+_BINARY: Final = pa.binary()
 SCHEMA: Final = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -45,14 +46,34 @@ SCHEMA: Final = pa.schema(
 """A record. timestampType: 0 is CreateTime, 1 is LogAppendTime, -1 is none, as in Kafka."""
 
 COLUMNS: Final = tuple(SCHEMA.names)
+VALUE: Final = "value"
+
+DEAD_LETTERS: Final = "_dlq"
+"""The folder of records whose values cannot be decoded, as they were, in the archive's layout."""
 
 _HOUR_US: Final = 3_600_000_000
 STATISTICS: Final = ["topic", "partition", "offset", "timestamp", "timestampType"]
 
 
-def file_schema(layout: tuple[str, ...]) -> pa.Schema:
-    """SCHEMA without the columns that are folders."""
-    return pa.schema([column for column in SCHEMA if column.name not in layout])
+def file_schema(layout: tuple[str, ...], value_type: pa.DataType | None = _BINARY) -> pa.Schema:
+    """SCHEMA without the columns that are folders. value_type: None for no column `value`."""
+    columns = [column for column in SCHEMA if column.name not in layout]
+    if value_type is None:
+        return pa.schema([column for column in columns if column.name != VALUE])
+    return pa.schema(
+        [column.with_type(value_type) if column.name == VALUE else column for column in columns]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records whose values have one type, as in `file_schema`. folder: that they go to, before
+    those of the layout.
+    """
+
+    rows: pa.RecordBatch
+    value_type: pa.DataType | None = _BINARY
+    folder: str = ""
 
 
 def empty_file(layout: tuple[str, ...]) -> bytes:
@@ -73,14 +94,16 @@ class _Group:
     partition: int
     hour: int
     rows: pa.RecordBatch
+    part: Part
 
     @property
-    def key(self) -> tuple[str, int, int]:
-        return self.topic, self.partition, self.hour
+    def key(self) -> tuple[str, str, int, int]:
+        return self.part.folder, self.topic, self.partition, self.hour
 
 
-def split(batch: pa.RecordBatch, layout: tuple[str, ...]) -> Iterator[_Group]:
-    """The batch by topic, partition and the folder's time, each in the batch's order."""
+def split(part: Part, layout: tuple[str, ...]) -> Iterator[_Group]:
+    """The records by topic, partition and the folder's time, each in their order."""
+    batch = part.rows
     topics = batch.column("topic").dictionary_encode()
     indices = topics.indices.cast(pa.int64())
     partitions = batch.column("partition").cast(pa.int64())
@@ -94,7 +117,13 @@ def split(batch: pa.RecordBatch, layout: tuple[str, ...]) -> Iterator[_Group]:
     for value in values:
         rows = batch if len(values) == 1 else batch.filter(pc.equal(key, value))
         first = 0 if len(values) == 1 else pc.index(key, value).as_py()
-        yield _Group(topics[first].as_py(), partitions[first].as_py(), hours[first].as_py(), rows)
+        yield _Group(
+            topics[first].as_py(),
+            partitions[first].as_py(),
+            hours[first].as_py(),
+            rows,
+            part,
+        )
 
 
 def _hours(times: pa.Array, layout: tuple[str, ...]) -> pa.Array:
@@ -117,7 +146,7 @@ class _OpenFile:
         self._group = group
         self._output = Folder(staging.output)
         self.staged = f"{staging.staged_in}/{uuid.uuid4().hex}.tmp"
-        self._schema = file_schema(staging.layout)
+        self._schema = file_schema(staging.layout, group.part.value_type)
         self._batches: list[pa.RecordBatch] = []
         self.buffered_bytes = 0
         self._first = self._last = -1
@@ -178,7 +207,7 @@ class _OpenFile:
         self._sink.close()
         place = folder(staging.layout, group.topic, group.partition, group.hour)
         name = file_name(staging.layout, content)
-        path = f"{place}/{name}" if place else name
+        path = "/".join(filter(None, (group.part.folder, place, name)))
         return StagedFile(self.staged, path, group.topic, self._records, size_bytes)
 
     def _open(self) -> Any:
@@ -197,17 +226,22 @@ class _OpenFile:
 
 
 def write_files(batches: Iterable[pa.RecordBatch], staging: Staging) -> list[StagedFile]:
+    """As `write_parts`, with values as they are. batches: with COLUMNS."""
+    return write_parts(map(Part, batches), staging)
+
+
+def write_parts(parts: Iterable[Part], staging: Staging) -> list[StagedFile]:
     """Write the records of one task into the staging folder; gives the files, closed.
 
-    batches: with COLUMNS, ascending offsets in each partition. A late record's file stays open
+    parts: ascending offsets in each partition. A late record's file stays open
     beside the newer ones, OPEN_FILES at most; the one not used for the longest is closed first.
     """
     done: list[StagedFile] = []
-    open_files: dict[tuple[str, int, int], _OpenFile] = {}
-    for batch in batches:
-        if not batch.num_rows:
+    open_files: dict[tuple[str, str, int, int], _OpenFile] = {}
+    for part in parts:
+        if not part.rows.num_rows:
             continue
-        for group in split(batch, staging.layout):
+        for group in split(part, staging.layout):
             file = open_files.pop(group.key, None) or _OpenFile(staging, group)
             open_files[group.key] = file  # behind all others: the most recently used
             file.add(group.rows)
@@ -219,6 +253,11 @@ def write_files(batches: Iterable[pa.RecordBatch], staging: Staging) -> list[Sta
             max(open_files.values(), key=lambda file: file.buffered_bytes).flush()
     done += [file.close() for file in open_files.values()]
     return done
+
+
+def dead_files(output: Folder) -> list[str]:
+    """Relative paths of the files with dead letters."""
+    return [f"{DEAD_LETTERS}/{path}" for path in output.child(DEAD_LETTERS).files()]
 
 
 def count_records(output: Folder, paths: Iterable[str]) -> int:

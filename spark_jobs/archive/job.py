@@ -42,11 +42,14 @@ timestamp, int (0 CreateTime, 1 LogAppendTime).
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run did. totals: of this run; archived: records in the whole output."""
+    """What a run did. totals: of this run; archived: records in the whole output. dead: records of
+    this run that could not be decoded, None where values stay bytes.
+    """
 
     totals: Totals
     archived: int
     notes: tuple[str, ...] = ()
+    dead: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -56,6 +59,7 @@ class Summary:
             "files": self.totals.files,
             "end_offsets": self.totals.end,
             "archived": self.archived,
+            **({} if self.dead is None else {"dead": self.dead}),
         }
 
     def to_text(self, options: ArchiveOptions) -> str:
@@ -64,6 +68,7 @@ class Summary:
         return (
             f"archived {counted(self.totals.rows, 'record')} of {options.subscription} to "
             f"{options.output} in {counted(self.totals.batches, 'batch')}{files}"
+            f"{f'; {self.dead:,} could not be decoded' if self.dead else ''}"
         )
 
 
@@ -75,6 +80,7 @@ def describe_check(options: ArchiveOptions) -> str:
 def describe_output(options: ArchiveOptions, store: Store) -> str:
     """As `describe_check`, for a job that keeps such an output."""
     plan, view = check_start(options, store)
+    options.decoding.check(*view.topics)
     names = sorted(view.topics)
     shown = ", ".join(names[:5]) + (" and more" if len(names) > 5 else "")
     topics = f"topics {shown}" if view.is_known else f"topics not checked: {view.unknown_because}"
@@ -128,7 +134,8 @@ def run_archive(
         )
         commit = store.newest()
         archived = store.count(commit) if commit is not None else 0
-    return Summary(progress.totals, archived, archive_.notes)
+    dead = None if options.decoding.decode == "none" else batches.dead
+    return Summary(progress.totals, archived, archive_.notes, dead)
 
 
 def start_archive(
@@ -182,11 +189,15 @@ def _source_options(given: Mapping[str, str], archive_: Opened) -> dict[str, str
 def _batches(
     archive_: Opened, progress: Progress, is_stopping: Callable[[], bool]
 ) -> ArchiveBatches:
+    from .files import DEAD_LETTERS
+
     batches = batches_of(archive_)
     batches.is_stopping = is_stopping
 
     def count(commit: Commit) -> None:
         progress.totals.files += len(commit.files)
+        dead = (file.records for file in commit.files if file.path.startswith(f"{DEAD_LETTERS}/"))
+        batches.dead += sum(dead)
 
     batches.on_commit = count
     return batches

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from ..cluster import Subscription
+from ..decoding.options import BYTES, DECODE_OPTIONS, DecodeOptions, decode_options
 from ..errors import JobError
 from ..kafka_source import (
     DEFAULT_BOOTSTRAP,
@@ -41,7 +42,7 @@ ARCHIVE_OPTIONS: Final = (
     ),
     Option(
         "format",
-        "of the output: files of parquet (default), or a table",
+        "of the output: files of parquet (default), or a table, which keeps values as bytes",
         choices=("parquet", *FORMATS),
     ),
     Option(
@@ -59,6 +60,7 @@ ARCHIVE_OPTIONS: Final = (
         "of the files (default: zstd)",
         choices=("zstd", "snappy", "gzip", "lz4", "none"),
     ),
+    *DECODE_OPTIONS,
     Option(
         "resumeFrom",
         "where to go on when output, checkpoint and cluster contradict each other",
@@ -76,7 +78,8 @@ class ArchiveOptions:
     output, checkpoint: local folders, or URIs that pyarrow knows; checkpoint is output with
     `.checkpoint` by default. trigger: an interval to keep running; None archives what there is now
     and ends. source_options: of Spark's Kafka source, by Spark's names. target_file_bytes: None for
-    128 MB in files of Parquet, and the format's own in tables. job: see `Situation`.
+    128 MB in files of Parquet, and the format's own in tables. job: see `Situation`. decoding: of
+    values.
     """
 
     output: str
@@ -95,6 +98,7 @@ class ArchiveOptions:
     query_name: str = JOB
     format: str = "parquet"
     job: str = JOB
+    decoding: DecodeOptions = BYTES
 
     @property
     def subscription(self) -> Subscription:
@@ -130,6 +134,20 @@ class ArchiveOptions:
         """Of the Kafka client."""
         return self.source_options.get("kafka.security.protocol", "PLAINTEXT")
 
+    def check_decoding(self) -> None:
+        """Raises JobError if values cannot be decoded for an output of this format and layout."""
+        if self.decoding.decode == "none":
+            return
+        if self.lake is not None:
+            raise JobError(
+                f"--decode is of files of Parquet, and a table of {self.lake.title} keeps values "
+                "as bytes: leave out --format or --decode"
+            )
+        if "topic" not in self.layout:
+            raise JobError(
+                "--decode makes a table of each topic: --layout must have the level topic"
+            )
+
 
 def archive_options(values: Mapping[str, str]) -> ArchiveOptions:
     """Options of a job's collected values. Raises JobError."""
@@ -157,6 +175,8 @@ def archive_options(values: Mapping[str, str]) -> ArchiveOptions:
         group=values.get("group"),
         query_name=values.get("queryName", JOB),
         format=values.get("format", "parquet"),
+        decoding=decode_options(values),
     )
+    options.check_decoding()
     _ = options.subscription
     return options

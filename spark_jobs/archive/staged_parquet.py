@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ..errors import JobError
 from ..storage import Folder
 from .commits import StagedFile, Staging
-from .files import write_files
+from .files import write_files, write_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,15 @@ class StagedParquetWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         """Called in a task."""
-        return WrittenFiles(write_files(iterator, self.staging))
+        if not self.staging.decoder:
+            return WrittenFiles(write_files(iterator, self.staging))
+        from .decoded import ValueDecoder
+
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
+        decoder = ValueDecoder.from_text(self.staging.decoder)
+        parts = (part for batch in iterator for part in decoder.parts(batch, task))
+        return WrittenFiles(write_parts(parts, self.staging))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Called once, beside the driver, with what the successful attempt of each task wrote."""

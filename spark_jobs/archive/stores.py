@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..checkpoint import Offsets
+from ..decoding.options import Decode
 from ..lake.formats import FORMATS
 from ..lake.notes import is_table
 from ..storage import Folder
@@ -26,7 +27,9 @@ from .commits import (
     staging_folder,
 )
 from .layout import Rewind, rewind
+from .start import JOB
 from .steps import finish_what_was_cut_off, read_ledger, without_compaction
+from .tables import Tables, check_form, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +63,9 @@ class Store(Protocol):
         ...
 
     def foreign(self, commit: Commit | None) -> str:
-        """Why the output is not of this kind; empty if it is, or is empty."""
+        """Why the output is not of this kind; empty if it is, or is empty. Raises StartRefused if
+        its values are of another form.
+        """
         ...
 
     def count(self, commit: Commit) -> int:
@@ -90,12 +95,18 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class ParquetStore:
-    """Files of Parquet. write_files: as `staged_parquet.write_staged`."""
+    """Files of Parquet. write_files: as `staged_parquet.write_staged`. decode: the form of values.
+    tables: of decoded ones; None where values stay bytes, or the output is only looked at.
+    query_name: in dead letters.
+    """
 
     folder: Folder
     target_file_bytes: int
     compression: str
     write_files: Write
+    decode: Decode = "none"
+    tables: Tables | None = None
+    query_name: str = JOB
 
     def newest(self) -> Commit | None:
         """See `Store`."""
@@ -103,6 +114,7 @@ class ParquetStore:
 
     def foreign(self, commit: Commit | None) -> str:
         """See `Store`."""
+        check_form(self.folder, commit, self.decode)
         names = [name for name in self.folder.names() if not name.startswith(".")]
         if any(is_table(self.folder, each) for each in FORMATS.values()):
             return f"{self.folder} holds a table, not files of Parquet"
@@ -133,22 +145,40 @@ class ParquetStore:
         finish_what_was_cut_off(self.folder)
         publish(self.folder, commit)
         clean_up(self.folder, commit)
+        if self.tables is not None:
+            self.tables.keep_form()
 
     def rewound(self, positions: Offsets, generations: dict[str, int]) -> tuple[Rewind, int]:
         """See `Store`."""
-        from .files import count_records
+        from .files import count_records, dead_files
 
-        back = rewind(self.folder.files(), positions, generations)
+        paths = [*self.folder.files(), *dead_files(self.folder)]
+        back = rewind(paths, positions, generations)
         return back, count_records(self.folder, back.removed)
 
     def write(self, frame: DataFrame, previous: Commit, batch: Batch) -> Commit:
         """See `Store`."""
+        is_read_twice = self.tables is not None and self.tables.looks_at_values
+        rows = frame.persist() if is_read_twice else frame
+        try:
+            files = self.write_files(rows, self._staging(rows, previous, batch))
+        finally:
+            if is_read_twice:
+                rows.unpersist()
+        batch.check()
+        following = next_commit(previous, batch.batch_id, batch.ends, files, batch.topic_ids)
+        add_commit(self.folder, following)
+        publish(self.folder, following)
+        clean_up(self.folder, following)
+        return following
+
+    def _staging(self, frame: DataFrame, previous: Commit, batch: Batch) -> Staging:
         origin: dict[str, Any] = {
             "checkpoint_id": previous.checkpoint_id,
             "query": previous.query,
             "batch_id": batch.batch_id,
         }
-        staging = Staging(
+        return Staging(
             output=self.folder.uri,
             staged_in=staging_folder(previous.number + 1),
             layout=previous.layout,
@@ -156,14 +186,16 @@ class ParquetStore:
             target_file_bytes=self.target_file_bytes,
             compression=self.compression,
             origin=origin,
+            decoder=self._decoder(frame, batch.ends),
         )
-        files = self.write_files(frame, staging)
-        batch.check()
-        following = next_commit(previous, batch.batch_id, batch.ends, files, batch.topic_ids)
-        add_commit(self.folder, following)
-        publish(self.folder, following)
-        clean_up(self.folder, following)
-        return following
+
+    def _decoder(self, frame: DataFrame, ends: Offsets) -> str:
+        """See `Staging`. The tables grow before the batch is written; again has no effect."""
+        if self.tables is None:
+            return ""
+        from .decoded import ValueDecoder
+
+        return ValueDecoder(self.tables.of_batch(frame, ends), self.query_name).to_text()
 
 
 def _write_staged(frame: DataFrame, staging: Staging) -> list[StagedFile]:
@@ -172,20 +204,31 @@ def _write_staged(frame: DataFrame, staging: Staging) -> list[StagedFile]:
     return write_staged(frame, staging)
 
 
-def parquet_store(options: ArchiveOptions, write_files: Write = _write_staged) -> ParquetStore:
+def parquet_store(
+    options: ArchiveOptions, write_files: Write = _write_staged, tables: Tables | None = None
+) -> ParquetStore:
     """The files of Parquet of these options."""
     return ParquetStore(
         Folder(options.output_uri),
         options.target_file_bytes or DEFAULT_FILE_BYTES,
         options.compression,
         write_files,
+        options.decoding.decode,
+        tables,
+        options.query_name,
     )
 
 
 def store_of(options: ArchiveOptions, spark: SparkSession | None = None) -> Store:
-    """The output of `archive`. spark: None where it is only looked at."""
+    """The output of `archive`. spark: None where it is only looked at. Raises JobError for options
+    that do not go together, or if what the decoding needs cannot be had.
+    """
+    options.check_decoding()
     if options.lake is None:
-        return parquet_store(options)
+        folder, decoding = Folder(options.output_uri), options.decoding
+        return parquet_store(
+            options, tables=None if spark is None else tables_of(folder, decoding, spark)
+        )
     from .lake_store import lake_store
 
     return lake_store(options, options.lake, spark)

@@ -57,6 +57,12 @@ def _groups(sources: list[Path]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
+def columns_of(path: Path) -> str:
+    """A file's columns with their types, as text. Raises FileNotFoundError."""
+    schema = pq.read_schema(path).remove_metadata()
+    return str(schema.to_string(show_field_metadata=False))
+
+
 def newest_time_ms(archive: Folder, path: str) -> tuple[int | None, int]:
     """The newest record time of a file, by its statistics, and its number of records. The time is
     None if the file does not tell.

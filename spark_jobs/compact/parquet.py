@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ..archive.commits import Commit, newest_commit
+from ..archive.files import dead_files
 from ..archive.layout import file_name, parse_file
 from ..archive.steps import (
     WORKSPACES,
@@ -26,9 +27,10 @@ from ..archive.steps import (
     take_step,
     without_compaction,
 )
+from ..archive.tables import form_of
 from ..errors import JobError, StartRefused
 from ..storage import Folder
-from .merging import merge, newest_time_ms
+from .merging import columns_of, merge, newest_time_ms
 from .options import CompactOptions
 from .plan import ArchiveFile, Run, merged_range, runs
 
@@ -85,10 +87,11 @@ def _commit(archive: Folder) -> Commit:
 
 
 def _files(archive: Folder) -> tuple[list[str], set[str]]:
-    """The archive's files, and those of them that stay: what the newest commit names may be made
-    visible again by a start of `archive`.
+    """The archive's files, those with dead letters too, and those of them that stay: what the
+    newest commit names may be made visible again by a start of `archive`.
     """
-    paths = [path for path in archive.files() if parse_file(path) is not None]
+    found = [*archive.files(), *dead_files(archive)]
+    paths = [path for path in found if parse_file(path) is not None]
     return paths, {file.path for file in _commit(archive).files}  # read behind the listing
 
 
@@ -99,6 +102,7 @@ def _by_folder(
     if not _commit(archive).layout:
         return  # the output itself is the folder, which has more than the files in it
     listed, newest = _files(archive)
+    is_decoded = form_of(archive) != "none"
     folders: dict[str, list[str]] = {}
     for path in listed:
         folders.setdefault(path.rpartition("/")[0], []).append(path)
@@ -109,12 +113,14 @@ def _by_folder(
             content = parse_file(path)
             if content is None:
                 continue
+            place = local_path(archive, path)
             try:
-                facts = os.stat(local_path(archive, path))
+                facts = os.stat(place)
+                columns = columns_of(place) if is_decoded else ""
             except FileNotFoundError:  # a --resume-from has removed it
                 continue
             touched_ms = max(touched_ms, facts.st_mtime * 1000)
-            found.append(ArchiveFile(path, content, facts.st_size, path in newest))
+            found.append(ArchiveFile(path, content, facts.st_size, path in newest, columns))
         if found and now_ms - touched_ms >= options.untouched_ms:
             yield found
 

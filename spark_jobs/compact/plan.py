@@ -11,12 +11,15 @@ from ..archive.layout import FileRange
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """A file of an archive. path: relative to the archive. is_fixed: it stays as it is."""
+    """A file of an archive. path: relative to the archive. is_fixed: it stays as it is. columns:
+    tell files apart whose values are data of other schemas.
+    """
 
     path: str
     content: FileRange
     size_bytes: int
     is_fixed: bool = False
+    columns: str = ""
 
     @property
     def name(self) -> str:
@@ -31,7 +34,8 @@ def runs(files: Iterable[ArchiveFile], target_bytes: int, min_files: int) -> lis
     """The runs of files that become one file each, in the order of their offsets.
 
     files: of one folder. Only neighbours of one partition and generation are merged, so no file's
-    range has another file in it. A run has min_files at least, and target_bytes at most.
+    range has another file in it, and only those with the same columns. A run has min_files at
+    least, and target_bytes at most.
     """
     found: list[Run] = []
 
@@ -41,7 +45,8 @@ def runs(files: Iterable[ArchiveFile], target_bytes: int, min_files: int) -> lis
     for _, group in groupby(sorted(files, key=lambda f: (key(f), f.content.first_offset)), key):
         run: list[ArchiveFile] = []
         for file in group:
-            if file.is_fixed or _size(run) + file.size_bytes > target_bytes:
+            is_other = bool(run) and run[-1].columns != file.columns
+            if file.is_fixed or is_other or _size(run) + file.size_bytes > target_bytes:
                 found.append(tuple(run))
                 run = []
             if not file.is_fixed:

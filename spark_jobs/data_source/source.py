@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
+from ..errors import JobError
 from ..options import parse_boolean
 from ..session import ship
 from .options import source_options
 from .readers import KafkaReader, KafkaStreamReader
 from .records import HEADERS_SCHEMA, SCHEMA
+from .sink_options import sink_options
+from .writers import KafkaStreamWriter, KafkaWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +46,18 @@ class KafkaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
         """Of `spark.readStream`. Raises JobError."""
         return KafkaStreamReader(source_options(self.options, is_stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:
+        """Of `frame.write`. Raises JobError."""
+        if overwrite:
+            raise JobError("a topic cannot be overwritten: mode('append') adds to it")
+        return KafkaWriter(sink_options(self.options, is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
+        """Of `writeStream`. Raises JobError."""
+        if overwrite:
+            raise JobError("a topic cannot be overwritten: outputMode('append') or 'update'")
+        return KafkaStreamWriter(sink_options(self.options, is_stream=True), schema)
 
 
 def register(spark: SparkSession) -> None:

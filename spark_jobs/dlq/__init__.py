@@ -3,7 +3,6 @@ transaction; `dlq retry` sends those round again.
 
 options  the options of both
 checks   whether a record can be used
-schema   a JSON value against a schema of Spark
 headers  what a dead letter says of itself
 records  what a task does with its records
 job      the run

@@ -1,22 +1,21 @@
-"""Whether a record can be used, by its size, its key, its encoding and its schema. Pure."""
+"""Whether a record can be used, by its size, its key, its encoding and its schema."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kbroker.protocol.batches.records import Header
 
+from ..decoding.decoder import Decoder
+from ..decoding.errors import Undecodable
 from ..exactly_once.batches import estimate
-from .options import Decode
-from .schema import Schema, schema_problem
 
 _BATCH_BYTES: Final = 61
 """A record travels in a batch, whose header has this size."""
 
-_DATA: Final = "org.apache.kafka.connect.errors.DataException"
+DATA_EXCEPTION: Final = "org.apache.kafka.connect.errors.DataException"
 _TOO_LARGE: Final = "org.apache.kafka.common.errors.RecordTooLargeException"
 
 
@@ -30,14 +29,13 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What a record must be. max_bytes: as a batch of its own, not compressed. schema: of a value
-    that is decoded as JSON, None for any. A null value (a tombstone) is not decoded. Picklable.
+    """What a record must be. max_bytes: as a batch of its own, not compressed. decoder: of values,
+    None for any value. A null value (a tombstone) is not decoded. Picklable.
     """
 
     max_bytes: int
     requires_key: bool = False
-    decode: Decode = "none"
-    schema: Schema = None
+    decoder: Decoder | None = None
 
     def problem(
         self, key: bytes | None, value: bytes | None, headers: Sequence[Header]
@@ -51,28 +49,11 @@ class Checks:
                 f"the record has about {size_bytes} bytes, {self.max_bytes} are allowed",
             )
         if key is None and self.requires_key:
-            return Problem("KEY_CONVERTER", _DATA, "the record has no key")
-        if value is None or self.decode == "none":
-            return None
-        message = self._value_problem(value)
-        return None if message is None else Problem("VALUE_CONVERTER", _DATA, message)
-
-    def _value_problem(self, value: bytes) -> str | None:
-        try:
-            text = value.decode()
-        except UnicodeDecodeError as error:
-            return f"the value is no UTF-8: byte {error.start} is 0x{value[error.start]:02x}"
-        if self.decode == "string":
+            return Problem("KEY_CONVERTER", DATA_EXCEPTION, "the record has no key")
+        if value is None or self.decoder is None:
             return None
         try:
-            decoded = json.loads(text, parse_constant=_refuse_constant)
-            return None if self.schema is None else schema_problem(decoded, self.schema)
-        except RecursionError:
-            return "the value is no JSON that can be read: it is nested too deeply"
-        except ValueError as error:
-            return f"the value is no JSON: {error}"
-
-
-def _refuse_constant(name: str) -> object:
-    """NaN, Infinity and -Infinity, which Python would take."""
-    raise ValueError(f"{name} is no number of JSON")
+            self.decoder.value(value)
+        except Undecodable as error:
+            return Problem("VALUE_CONVERTER", DATA_EXCEPTION, str(error))
+        return None

@@ -6,7 +6,6 @@ as Spark has read: every record is in one of the two topics, once.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +17,8 @@ from ..copying.opening import Opened, describe_start, opened
 from ..copying.start import query_id
 from ..copying.stream import run_copy
 from ..copying.targets import RESTORED_CONFIGS, check_target, create_target, find_target
-from ..errors import JobError, first_cause
+from ..decoding.decoder import Decoder
+from ..decoding.spark_schema import json_schema
 from ..exactly_once.arrow_map import map_in_arrow
 from ..exactly_once.driver import BatchReport, QueryDriver, QuerySettings, TaskReport
 from ..exactly_once.errors import SinkError
@@ -33,7 +33,6 @@ from ..wire.client import BlockingClient, ClusterAddress
 from .checks import Checks
 from .options import DlqOptions
 from .records import COLUMNS, ROUTED_SCHEMA, Route
-from .schema import Schema, unknown_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,6 +178,7 @@ def check_balance(rows_read: int, written: dict[str, int]) -> None:
 
 def describe_check(options: DlqOptions) -> str:
     """What a start would do, in one line; nothing is changed. Raises JobError or StartRefused."""
+    options.decoding.check(options.topic)
     said = describe_start(options.stream)
     client = BlockingClient(ClusterAddress(options.bootstrap_servers))
     try:
@@ -201,14 +201,13 @@ def dlq(
     set. Raises StartRefused if targets, checkpoint and source do not fit together, JobError if the
     query failed; what was committed stays.
     """
-    schema = schema_of(spark, options.schema) if options.schema else None
+    decoder = _decoder(spark, options)
     with opened(options.stream) as copy:
         target, notes = _prepared(options, copy)
         checks = Checks(
             options.max_record_bytes or target.max_message_bytes or DEFAULT_MAX_BYTES,
             options.requires_key,
-            options.decode,
-            schema,
+            decoder,
         )
         batches = _batches(options, copy, checks)
         totals = run_copy(spark, copy, batches, reporter=reporter, stop=stop)
@@ -221,18 +220,12 @@ def dlq(
     )
 
 
-def schema_of(spark: SparkSession, ddl: str) -> Schema:
-    """A schema out of its DDL. Raises JobError if Spark does not understand it, or JSON has no
-    values of a type in it.
-    """
-    try:
-        schema = json.loads(spark.createDataFrame([], ddl).schema.json())
-    except Exception as error:  # ParseException; under Connect another class
-        raise JobError(f"--schema {ddl}: {first_cause(error)}") from error
-    unknown = unknown_type(schema)
-    if unknown is not None:
-        raise JobError(f"--schema {ddl}: JSON has no {unknown}")
-    return schema
+def _decoder(spark: SparkSession, options: DlqOptions) -> Decoder | None:
+    """Of the topic's values; None for any. Raises JobError."""
+    decoding = options.decoding
+    if decoding.decode == "confluent-avro":
+        return decoding.framed()
+    return decoding.typed(options.topic, json_schema(spark, decoding))
 
 
 def _batches(options: DlqOptions, copy: Opened, checks: Checks) -> DlqBatches:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast, get_args
+from typing import Final
 
 from ..cluster import Subscription
 from ..copying.options import STREAM_OPTIONS, ResumeFrom, StreamOptions, stream_options
+from ..decoding.options import BYTES, DECODE_OPTIONS, DecodeOptions, decode_options
 from ..errors import JobError
 from ..kafka_source import DEFAULT_BOOTSTRAP, DEFAULT_BYTES
 from ..options import Option, parse_boolean, parse_size
 
 JOB: Final = "dlq"
 RETRY_JOB: Final = "dlq-retry"
-Decode = Literal["none", "string", "json"]
-DECODE: Final = get_args(Decode)
 
 DLQ_OPTIONS: Final = (
     *(each for each in STREAM_OPTIONS if each.name not in ("subscribe", "subscribePattern")),
@@ -28,12 +27,7 @@ DLQ_OPTIONS: Final = (
         "SIZE",
         check=parse_size,
     ),
-    Option(
-        "decode",
-        "values must be UTF-8 (string), or JSON (default: none, or json with a schema)",
-        choices=DECODE,
-    ),
-    Option("schema", "JSON values must fit this schema: 'id long NOT NULL, name string'", "DDL"),
+    *DECODE_OPTIONS,
     Option(
         "requireKey",
         "true: records without a key cannot be used (default: false)",
@@ -48,7 +42,7 @@ class DlqOptions:
     """What is read, what can be used, and where records go. is_retry: topic has dead letters;
     those that still cannot be used go to its end again. dlq_topic: empty for the topic with `.dlq`,
     of a retry for the topic itself. max_record_bytes: None for the target's max.message.bytes.
-    schema: DDL, empty for any. The others are those of `StreamOptions`.
+    The others are those of `StreamOptions`.
     """
 
     topic: str
@@ -57,8 +51,7 @@ class DlqOptions:
     dlq_topic: str = ""
     is_retry: bool = False
     max_record_bytes: int | None = None
-    decode: Decode = "none"
-    schema: str = ""
+    decoding: DecodeOptions = BYTES
     requires_key: bool = False
     bootstrap_servers: str = DEFAULT_BOOTSTRAP
     trigger: str | None = None
@@ -100,9 +93,6 @@ def dlq_options(values: Mapping[str, str], *, is_retry: bool) -> DlqOptions:
     topic, target = values.get("topic", ""), values.get("toTopic", "")
     if not topic or not target:
         raise JobError("give --topic, which is read, and --to, which gets what can be used")
-    decode = values.get("decode", "json" if "schema" in values else "none")
-    if "schema" in values and decode != "json":
-        raise JobError(f"--schema is one of JSON values, and --decode is {decode}")
     stream = stream_options(
         values,
         job=RETRY_JOB if is_retry else JOB,
@@ -119,8 +109,7 @@ def dlq_options(values: Mapping[str, str], *, is_retry: bool) -> DlqOptions:
         values.get("dlqTopic", ""),
         is_retry,
         None if limit is None else parse_size(limit),
-        cast("Decode", decode),
-        values.get("schema", ""),
+        decode_options(values),
         parse_boolean(values.get("requireKey", "false")),
         stream.servers,
         stream.trigger,

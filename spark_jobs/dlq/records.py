@@ -72,7 +72,7 @@ class Route:
         arrays = [
             columns["key"],
             columns["value"],
-            columns["headers"] if is_unchanged else _header_array(after),
+            columns["headers"] if is_unchanged else header_array(after),
             pa.array(topics, pa.string()),
             columns["partition"],
             columns["timestamp"],
@@ -81,7 +81,8 @@ class Route:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _header_array(rows: Sequence[Sequence[Header]]) -> pa.Array:
+def header_array(rows: Sequence[Sequence[Header]]) -> pa.Array:
+    """Headers as Spark's Kafka source has them."""
     import pyarrow as pa
 
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

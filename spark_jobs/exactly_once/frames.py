@@ -13,7 +13,7 @@ from .tasks import AddPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 OFFSET: Final = "offset"
 """The column that becomes SOURCE_OFFSET, where an offset map is written."""
@@ -84,44 +84,59 @@ def record_columns(schema: StructType, layout: Layout) -> list[Column]:
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
-    fields = {field.name.lower(): field for field in schema.fields}
     columns: list[Column] = []
+    for name, field in record_fields(schema, layout).items():
+        column = F.col(field.name)
+        match name:
+            case "key" | "value":
+                columns.append(column.cast("binary").alias(name))
+            case "partition":
+                columns.append(column.cast("int").alias(PARTITION))
+            case "timestamp":
+                if not isinstance(field.dataType, T.LongType):
+                    column = F.unix_millis(column.cast("timestamp"))
+                columns.append(column.alias(TIMESTAMP))
+            case "offset":
+                columns.append(column.alias(SOURCE_OFFSET))
+            case _:
+                columns.append(column.alias(name))
+    return columns
 
-    def take(name: str, kinds: tuple[type[DataType], ...], advice: str) -> bool:
-        if name not in fields:
-            return False
-        if not isinstance(fields[name].dataType, kinds):
-            shown = fields[name].dataType.simpleString()
-            raise SinkError(f"column {fields[name].name} is {shown}: {advice}")
-        return True
 
+def record_fields(schema: StructType, layout: Layout) -> dict[str, StructField]:
+    """The fields that make a record, by the name that they have in lower case, in the order of
+    `rows`. Raises SinkError as `record_columns` does.
+    """
+    from pyspark.sql import types as T
+
+    fields = {field.name.lower(): field for field in schema.fields}
     if VALUE not in fields:
         raise SinkError("the frame has no column value, which is what a record holds")
-    for name in (KEY, VALUE):
-        if take(name, (T.StringType, T.BinaryType), "make it a string or binary, as by to_json"):
-            columns.append(F.col(fields[name].name).cast("binary").alias(name))
-    if layout.topic is None:
-        if TOPIC not in fields:
-            raise SinkError("name one topic for the sink, or add a column topic")
-        take(TOPIC, (T.StringType,), "make it a string")
-        columns.append(F.col(fields[TOPIC].name).alias(TOPIC))
-    integers = (T.ByteType, T.ShortType, T.IntegerType)
-    if take(PARTITION, integers, "make it an int"):
-        columns.append(F.col(fields[PARTITION].name).cast("int").alias(PARTITION))
+    if layout.topic is None and TOPIC not in fields:
+        raise SinkError("name one topic for the sink, or add a column topic")
+    texts = (T.StringType, T.BinaryType), "make it a string or binary, as by to_json"
     times = (T.TimestampType, T.TimestampNTZType, T.LongType)
-    if take(SOURCE_TIMESTAMP, times, "make it a timestamp, or a long of milliseconds"):
-        column = F.col(fields[SOURCE_TIMESTAMP].name)
-        if not isinstance(fields[SOURCE_TIMESTAMP].dataType, T.LongType):
-            column = F.unix_millis(column.cast("timestamp"))
-        columns.append(column.alias(TIMESTAMP))
-    advice = "make it array<struct<key:string,value:binary>>"
-    if take(HEADERS, (T.ArrayType,), advice):
-        if not _are_headers(fields[HEADERS].dataType):
-            take(HEADERS, (), advice)
-        columns.append(F.col(fields[HEADERS].name).alias(HEADERS))
-    if layout.has_offsets and take(OFFSET, (T.LongType,), "make it a long"):
-        columns.append(F.col(fields[OFFSET].name).alias(SOURCE_OFFSET))
-    return columns
+    wanted: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+        KEY: texts,
+        VALUE: texts,
+        TOPIC: ((T.StringType,), "make it a string"),
+        PARTITION: ((T.ByteType, T.ShortType, T.IntegerType), "make it an int"),
+        SOURCE_TIMESTAMP: (times, "make it a timestamp, or a long of milliseconds"),
+        HEADERS: ((T.ArrayType,), "make it array<struct<key:string,value:binary>>"),
+        OFFSET: ((T.LongType,), "make it a long"),
+    }
+    if layout.topic is not None:
+        del wanted[TOPIC]
+    if not layout.has_offsets:
+        del wanted[OFFSET]
+    found = {name: fields[name] for name in wanted if name in fields}
+    for name, field in found.items():
+        kinds, advice = wanted[name]
+        is_valid = isinstance(field.dataType, kinds)
+        if not is_valid or (name == HEADERS and not _are_headers(field.dataType)):
+            shown = field.dataType.simpleString()
+            raise SinkError(f"column {field.name} is {shown}: {advice}")
+    return found
 
 
 def _are_headers(kind: DataType) -> bool:

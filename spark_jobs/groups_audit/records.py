@@ -156,7 +156,9 @@ def _legacy_commit(key: bytes, body: bytes | None) -> Committed:
         return Committed(place.group, place.topic, place.partition)
     # Brokers have always written the newer values behind the older key too.
     is_newer = _int16(body) in OffsetCommitValue.VERSIONS and _int16(body) > 0
-    of = _message(OffsetCommitValue if is_newer else LegacyOffsetCommitValue, body)
+    of: OffsetCommitValue | LegacyOffsetCommitValue = (
+        _message(OffsetCommitValue, body) if is_newer else _message(LegacyOffsetCommitValue, body)
+    )
     return Committed(
         place.group, place.topic, place.partition, of.offset, of.commit_timestamp, of.metadata
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..checkpoint import Offsets, read_query_log
+from ..checkpoint import Offsets, read_query_id, read_query_log
 from ..cluster import Topics
 from ..errors import JobError
 from ..identity import FILE_NAME, read_identity
@@ -65,17 +64,7 @@ def _position(folder: Folder) -> Position | None:
         "checkpoint",
         str(folder),
         offsets,
-        query_id=_query_id(query),
+        query_id=read_query_id(query),
         batch_id=log.committed,
         known={} if identity is None else identity.topics,
     )
-
-
-def _query_id(query: Folder) -> str:
-    content = query.read("metadata")
-    if content is None:
-        return ""
-    try:
-        return str(json.loads(content)["id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise JobError(f"{query}/metadata is damaged: bring it back from a copy") from error

@@ -16,6 +16,7 @@ from kbroker.client.cluster import (
 from kbroker.protocol.errors import KafkaError
 
 from ..archive.commits import newest_commit
+from ..archive.tables import refuse_decoded
 from ..checkpoint import format_offsets
 from ..cluster import Subscription, look
 from ..errors import JobError
@@ -204,6 +205,7 @@ def _archive_source(options: RestoreOptions) -> ArchiveSource:
         raise JobError(f"{folder} cannot be read: {error.strerror or error}") from error
     if commit is None:
         raise JobError(f"{folder} is no archive: name the --output of `archive`")
+    refuse_decoded(folder, "restored")
     topic = chosen_topic(paths, options.topic or None, str(folder))
     files = files_of(paths, topic)
     generation = files[0].content.generation

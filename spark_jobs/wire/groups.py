@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kbroker.client.cluster import GROUP_COORDINATOR, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -43,7 +43,7 @@ LAST_DESCRIBE_VERSION: Final = 5
 
 DEAD: Final = "Dead"
 
-_DESCRIBED_BY_TYPE: Final = (
+_DESCRIBED_BY_TYPE: Final[tuple[tuple[str, type[Any], type[Any]], ...]] = (
     ("consumer", ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     ("streams", StreamsGroupDescribeRequest, StreamsGroupDescribeResponse),
     ("share", ShareGroupDescribeRequest, ShareGroupDescribeResponse),

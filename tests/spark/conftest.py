@@ -44,6 +44,14 @@ LAKE_SETTINGS: Final = {
 }
 
 
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker for tests that kill it."""
+    overrides = {"log.retention.ms": "-1"}
+    with BrokerProcess(tmp_path_factory.mktemp("mortal") / "data", overrides=overrides) as broker:
+        yield broker
+
+
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A local session with the Kafka source; the tests are skipped, with the reason, where Java is
@@ -69,12 +77,19 @@ def lake_spark(spark: SparkSession) -> SparkSession:
 @pytest.fixture
 def new_topic(bootstrap: str) -> Callable[[int], str]:
     """Make a topic of so many partitions; gives its name."""
+    return lambda partitions: _make_topic(bootstrap, partitions)
+
+
+@pytest.fixture
+def new_mortal_topic(mortal: BrokerProcess) -> Callable[[int], str]:
+    """As `new_topic`, of the broker that is killed."""
+    return lambda partitions: _make_topic(mortal.bootstrap_servers, partitions)
+
+
+def _make_topic(bootstrap: str, partitions: int) -> str:
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    def make(partitions: int) -> str:
-        name = f"spark-{os.getpid()}-{next(_numbers)}"
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
-        return name
-
-    return make
+    name = f"spark-{os.getpid()}-{next(_numbers)}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+    return name

@@ -34,7 +34,7 @@ TABLES = {
     **{name: command.options for name, command in COMMANDS.items() if name != "table"},
     "translate": TRANSLATE_OPTIONS,
 }
-FLAGS = {"json", "progress", "execute", "config"}
+FLAGS = {"json", "progress", "metrics-port", "execute", "config"}
 
 
 def names_of(job: str) -> set[str]:

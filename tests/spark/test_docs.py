@@ -51,7 +51,11 @@ def run_block(word: str, bootstrap: str, topic: str, names: dict[str, object]) -
 
 
 def test_commands_have_options_that_exist() -> None:
-    tables = {"archive": {*NAMES, "progress"}, "lag": LAG_NAMES, "groups-audit": AUDIT_NAMES}
+    tables = {
+        "archive": {*NAMES, "progress", "metrics-port"},
+        "lag": LAG_NAMES,
+        "groups-audit": AUDIT_NAMES,
+    }
     for block in [*blocks(""), cli.ARCHIVE_EXAMPLES]:
         for line in block.replace("\\\n", " ").splitlines():
             for job, names in tables.items():
@@ -70,6 +74,7 @@ def test_options_in_the_text_exist() -> None:
         "help",
         "json",
         "progress",
+        "metrics-port",
         "conf",
         "master",
         "py-files",

@@ -1,23 +1,25 @@
-"""Whole runs of the copying jobs whose driver, JVM and Python workers are killed at random moments:
-each record once, in its partition and in order.
+"""Whole runs of the copying jobs with a kill in the middle of batches: each record once, in its
+partition and in order.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kbroker.testing.process import BrokerProcess
 from spark_jobs.archive import ArchiveOptions, archive
 from spark_jobs.java import java_problem
+from spark_jobs.translate.job import translate
+from spark_jobs.translate.options import TranslateOptions
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.groups import commit_offsets, committed_offsets
 from tests.spark.copying.records import check_map, content, fill, offset_map, records_of
+from tests.spark.kill_rounds import ROUNDS, Rounds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,49 +27,13 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.long_spark,
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(3600),
+    pytest.mark.timeout(7200),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
-ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 3
-ROUND_ROWS = 3000
-KILLS = int(os.environ.get("KBROKER_TEST_KILLS", "20"))
 NewTopic = Callable[[int], str]
-
-
-def run(arguments: Sequence[str], timeout_s: float) -> bool:
-    """Whether the job came to its end before the time, at which it is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spark_jobs", *arguments, "--maxOffsetsPerTrigger", "500"],
-        cwd=ROOT,
-        env={**os.environ, "SPARK_MASTER": "local[2]", "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        _, errors = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return False
-    assert process.returncode == 0, errors
-    return True
-
-
-def run_rounds(arguments: Sequence[str], grow: Callable[[range], None]) -> int:
-    """Kill the job in each round but the last; gives the number of records."""
-    moments = random.Random(11)
-    killed = 0
-    for number in range(KILLS + 1):
-        grow(range(number * ROUND_ROWS, (number + 1) * ROUND_ROWS))
-        killed += not run(arguments, 600 if number == KILLS else moments.uniform(8, 25))
-    assert killed > KILLS // 2
-    return (KILLS + 1) * ROUND_ROWS
 
 
 def check(bootstrap: str, topic: str, copy: str, count: int) -> None:
@@ -76,51 +42,89 @@ def check(bootstrap: str, topic: str, copy: str, count: int) -> None:
     assert [content(one) for one in copies] == [content(one) for one in sources]
 
 
-def test_replay(bootstrap: str, new_topic: NewTopic) -> None:
-    topic, copy = new_topic(PARTITIONS), new_topic(PARTITIONS)
+@ROUNDS
+def test_replay(mortal: BrokerProcess, new_mortal_topic: NewTopic, rounds: int) -> None:
+    bootstrap = mortal.bootstrap_servers
+    topic, copy = new_mortal_topic(PARTITIONS), new_mortal_topic(PARTITIONS)
     arguments = ["replay", "--bootstrap-servers", bootstrap, "--topic", topic, "--to", copy]
     arguments += ["--offsets", "map"]
-    count = run_rounds(arguments, lambda numbers: fill(bootstrap, topic, numbers, PARTITIONS))
+    count = Rounds(
+        arguments, lambda numbers: fill(bootstrap, topic, numbers, PARTITIONS), mortal
+    ).run(rounds)
     check(bootstrap, topic, copy, count)
     sources, copies = (records_of(bootstrap, name, PARTITIONS) for name in (topic, copy))
     check_map(offset_map(bootstrap, f"replay-{copy}"), copy, sources, copies)
 
 
+@ROUNDS
 def test_restore_with_offsets_kept(
-    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession,
+    mortal: BrokerProcess,
+    new_mortal_topic: NewTopic,
+    tmp_path: Path,
+    rounds: int,
 ) -> None:
-    topic, copy = new_topic(PARTITIONS), new_topic(PARTITIONS)
+    bootstrap = mortal.bootstrap_servers
+    topic, copy = new_mortal_topic(PARTITIONS), new_mortal_topic(PARTITIONS)
     out = str(tmp_path / "out")
     archiving = ArchiveOptions(output=out, bootstrap_servers=bootstrap, subscribe=topic)
 
-    def grow(numbers: range) -> None:
+    def feed(numbers: range) -> None:
         fill(bootstrap, topic, numbers, PARTITIONS)
         archive(spark, archiving)
 
     arguments = ["restore", "--bootstrap-servers", bootstrap, "--archive", out, "--to", copy]
-    count = run_rounds([*arguments, "--offsets", "keep"], grow)
+    count = Rounds([*arguments, "--offsets", "keep"], feed, mortal).run(rounds)
     check(bootstrap, topic, copy, count)
     assert records_of(bootstrap, copy, PARTITIONS) == records_of(bootstrap, topic, PARTITIONS)
 
 
-def test_mirror(bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:
-    topic = new_topic(PARTITIONS)
+@ROUNDS
+def test_mirror_and_a_group_that_goes_on_at_the_copy(
+    mortal: BrokerProcess, new_mortal_topic: NewTopic, tmp_path: Path, rounds: int
+) -> None:
+    bootstrap = mortal.bootstrap_servers
+    topic = new_mortal_topic(PARTITIONS)
     arguments = ["mirror", "--bootstrap-servers", bootstrap, "--topics", topic]
     arguments += ["--prefix", "copy.", "--checkpoint", str(tmp_path), "--queryName", topic]
-    count = run_rounds(arguments, lambda numbers: fill(bootstrap, topic, numbers, PARTITIONS))
-    check(bootstrap, topic, f"copy.{topic}", count)
+    count = Rounds(
+        arguments, lambda numbers: fill(bootstrap, topic, numbers, PARTITIONS), mortal
+    ).run(rounds)
+    copy = f"copy.{topic}"
+    check(bootstrap, topic, copy, count)
+    sources, copies = (records_of(bootstrap, name, PARTITIONS) for name in (topic, copy))
+    client = BlockingClient(ClusterAddress(bootstrap))
+    moments = random.Random(5)
+    for number in range(20):
+        group = f"group-{topic}-{number}"
+        read = [moments.randrange(len(records)) for records in sources]
+        committed = {p: sources[p][count].offset for p, count in enumerate(read)}
+        commit_offsets(client, group, {topic: committed})
+        translate(TranslateOptions(group, bootstrap, query_name=topic), execute=True)
+        found = committed_offsets(client, group)[copy]
+        assert found == {p: copies[p][count].offset for p, count in enumerate(read)}
+    client.close()
 
 
-def test_dlq(bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:
+@ROUNDS
+def test_dlq(
+    mortal: BrokerProcess, new_mortal_topic: NewTopic, tmp_path: Path, rounds: int
+) -> None:
     """Every record is in one of two topics; empty values are no JSON, and dead."""
-    topic, good = new_topic(PARTITIONS), new_topic(PARTITIONS)
+    bootstrap = mortal.bootstrap_servers
+    topic, good = new_mortal_topic(PARTITIONS), new_mortal_topic(PARTITIONS)
     arguments = ["dlq", "--bootstrap-servers", bootstrap, "--topic", topic, "--to", good]
     arguments += ["--decode", "json", "--checkpoint", str(tmp_path)]
-    count = run_rounds(arguments, lambda numbers: fill(bootstrap, topic, numbers, PARTITIONS))
-    targets = [records_of(bootstrap, name, PARTITIONS) for name in (good, f"{topic}.dlq")]
-    found = sorted(
-        record.timestamp for target in targets for records in target for record in records
-    )
+    count = Rounds(
+        arguments, lambda numbers: fill(bootstrap, topic, numbers, PARTITIONS), mortal
+    ).run(rounds)
+    used, dead = (records_of(bootstrap, name, PARTITIONS) for name in (good, f"{topic}.dlq"))
     sources = records_of(bootstrap, topic, PARTITIONS)
-    assert len(found) == count
-    assert found == sorted(record.timestamp for records in sources for record in records)
+    assert sum(map(len, used)) + sum(map(len, dead)) == count
+    for partition, records in enumerate(sources):
+        usable = [record for record in records if record.value is None]
+        assert content(used[partition]) == content(usable)
+        others = [record for record in records if record.value is not None]
+        assert [(r.timestamp, r.key, r.value) for r in dead[partition]] == [
+            (r.timestamp, r.key, r.value) for r in others
+        ]

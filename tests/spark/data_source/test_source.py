@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.clients.adapters import ConfluentAdapter, Sent
+from tests.spark.copying.records import records_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,16 +66,73 @@ def test_batch_and_stream(
     assert (sum(sizes), max(sizes)) == (17, 4)
 
 
-def test_the_example(
+def test_batch_and_stream_writes(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    """A batch that Spark repeats, as after a kill behind the commit, is skipped."""
+    from spark_jobs.data_source.source import register
+
+    register(spark)
+    source, target = new_topic(2), new_topic(3)
+    checkpoint = tmp_path / "cp"
+
+    def produce(numbers: range) -> None:
+        sent = [Sent(b"%d" % (n % 5), b"%d" % n, (), BASE_MS + n, n % 2) for n in numbers]
+        ConfluentAdapter(bootstrap).produce(source, sent, codec="none", idempotent=True)
+
+    def run() -> None:
+        frame = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+        frame = frame.option("subscribe", source).option("startingOffsets", "earliest")
+        rows = frame.load().selectExpr("key", "cast(value as string) value", "timestamp")
+        writer = rows.writeStream.format("kbroker").option("kafka.bootstrap.servers", bootstrap)
+        writer = writer.option("topic", target).option("checkpointLocation", str(checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def written() -> list[tuple[bytes, bytes, int]]:
+        return sorted(
+            (bytes(r.key or b""), bytes(r.value or b""), r.timestamp)
+            for records in records_of(bootstrap, target, 3)
+            for r in records
+        )
+
+    def expected(count: int) -> list[tuple[bytes, bytes, int]]:
+        return sorted((b"%d" % (n % 5), b"%d" % n, BASE_MS + n) for n in range(count))
+
+    produce(range(20))
+    run()
+    assert written() == expected(20)
+    produce(range(20, 30))
+    run()
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    produce(range(30, 35))
+    run()
+    assert written() == expected(35)
+    assert not (checkpoint / "kbroker-staging").exists()
+
+    frame = spark.createDataFrame([("a", target), ("b", target)], "value string, topic string")
+    batch = frame.write.format("kbroker").option("kafka.bootstrap.servers", bootstrap)
+    batch.option("topics", target).mode("append").save()
+    assert len(written()) == 37
+    with pytest.raises(Exception, match="a topic cannot be overwritten: mode"):
+        batch.mode("overwrite").save()
+
+
+def test_the_examples(
     spark: SparkSession,
     bootstrap: str,
     new_topic: Callable[[int], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    topic = new_topic(1)
+    monkeypatch.chdir(tmp_path)
+    topic, target = new_topic(1), new_topic(1)
     sent = [Sent(None, b"v", (), BASE_MS, 0)] * 3
     ConfluentAdapter(bootstrap).produce(topic, sent, codec="none", idempotent=True)
-    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(), re.DOTALL | re.MULTILINE)
-    code = code.replace("localhost:9092", bootstrap).replace('"orders"', f'"{topic}"')
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    code = "".join(blocks).replace("localhost:9092", bootstrap)
+    code = code.replace('"orders"', f'"{topic}"').replace('"copies"', f'"{target}"')
     exec(compile(code, "data-source.md", "exec"), {"spark": spark})
     assert capsys.readouterr().out == "3\n"
+    assert [record.value for record in records_of(bootstrap, target, 1)[0]] == [b"v"] * 6

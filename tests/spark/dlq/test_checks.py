@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jobs.decoding.decoder import AvroDecoder, Decoder, JsonDecoder, TextDecoder
 from spark_jobs.dlq.checks import Checks
-from tests.spark.dlq.test_schema import ORDER
+from tests.spark.decoding.test_json_schema import ORDER
 
-JSON = Checks(1_000_000, decode="json")
+DECODERS = (TextDecoder(), JsonDecoder(), JsonDecoder(ORDER), AvroDecoder(('"string"',)))
+
+JSON = Checks(1_000_000, decoder=JsonDecoder())
 
 
 def message(checks: Checks, value: bytes | None, key: bytes | None = b"k") -> str | None:
@@ -61,15 +64,14 @@ def test_json(value: bytes | None, problem: str | None) -> None:
 
 
 def test_strings_and_schemas() -> None:
-    assert message(Checks(1000, decode="string"), b"{") is None
-    assert message(Checks(1000, decode="string"), b"\x80") is not None
-    orders = Checks(1000, decode="json", schema=ORDER)
+    assert message(Checks(1000, decoder=TextDecoder()), b"{") is None
+    assert message(Checks(1000, decoder=TextDecoder()), b"\x80") is not None
+    orders = Checks(1000, decoder=JsonDecoder(ORDER))
     assert message(orders, b'{"id": 4}') is None
     assert message(orders, b'{"id": "4"}') == "id is string, not long"
 
 
-@given(st.binary(max_size=60), st.sampled_from(["none", "string", "json"]))
-def test_any_bytes(value: bytes, decode: str) -> None:
-    checks = Checks(1000, decode=decode, schema=ORDER)  # type: ignore[arg-type]
-    found = checks.problem(None, value, ())
+@given(st.binary(max_size=60), st.sampled_from([None, *DECODERS]))
+def test_any_bytes(value: bytes, decoder: Decoder | None) -> None:
+    found = Checks(1000, decoder=decoder).problem(None, value, ())
     assert found is None or found.message

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.dlq.job import describe_check, dlq, schema_of
+from spark_jobs.decoding.options import DecodeOptions
+from spark_jobs.decoding.spark_schema import schema_of
+from spark_jobs.dlq.job import describe_check, dlq
 from spark_jobs.dlq.options import DlqOptions
 from spark_jobs.errors import JobError
 from tests.clients.adapters import ConfluentAdapter, Sent
@@ -75,8 +77,7 @@ def test_records_that_cannot_be_used_and_their_way_back(
         good,
         str(tmp_path / "cp"),
         max_record_bytes=1000,
-        decode="json",
-        schema=SCHEMA,
+        decoding=DecodeOptions("json", SCHEMA),
         bootstrap_servers=bootstrap,
         source_options={"maxOffsetsPerTrigger": "250"},
     )
@@ -110,8 +111,7 @@ def test_records_that_cannot_be_used_and_their_way_back(
         is_retry=True,
         checkpoint=str(tmp_path / "retry"),
         max_record_bytes=None,
-        decode="string",
-        schema="",
+        decoding=DecodeOptions("string"),
     )
     still = [n for n in range(0, 430, 3) if n // 3 % 4 == 1]
     report = dlq(spark, retry)
@@ -137,7 +137,11 @@ def test_ten_thousand_records_that_cannot_be_decoded(
     records = [Sent(None, b"\xff", (), BASE_MS, n % PARTITIONS) for n in range(10_000)]
     ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
     options = DlqOptions(
-        topic, new_topic(PARTITIONS), str(tmp_path), decode="json", bootstrap_servers=bootstrap
+        topic,
+        new_topic(PARTITIONS),
+        str(tmp_path),
+        decoding=DecodeOptions("json"),
+        bootstrap_servers=bootstrap,
     )
     report = dlq(spark, options)
     assert (report.used, report.dead) == (0, 10_000)

@@ -16,7 +16,7 @@ VALUES = {"topic": "orders", "toTopic": "good", "checkpointLocation": "cp"}
 
 def test_values() -> None:
     options = dlq_options({**VALUES, "schema": "id long", "maxRecordBytes": "1k"}, is_retry=False)
-    assert (options.decode, options.dead_letters, options.max_record_bytes) == (
+    assert (options.decoding.decode, options.dead_letters, options.max_record_bytes) == (
         "json",
         "orders.dlq",
         1024,
@@ -40,7 +40,7 @@ def test_a_retry_writes_to_the_topic_that_it_reads() -> None:
         ({"toTopic": "orders"}, "--to is orders, which is read"),
         ({"toTopic": "orders.dlq"}, "or has the dead letters"),
         ({"dlqTopic": "orders"}, "--dlqTopic is orders, which is read"),
-        ({"schema": "id long", "decode": "string"}, "--schema is one of JSON values"),
+        ({"schema": "id long", "decode": "string"}, "--schema is one of json values"),
     ],
 )
 def test_mistakes(changes: dict[str, str], why: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.decoding.decoder import JsonDecoder, TextDecoder
 from spark_jobs.dlq.checks import Checks
 from spark_jobs.dlq.headers import RETRIES
 from spark_jobs.dlq.records import COLUMNS, Route
@@ -30,7 +31,7 @@ def batch(values: list[bytes | None], headers: list[Any] | None = None) -> Any:
     return pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], names=list(COLUMNS))
 
 
-ROUTE = Route(Checks(1000, decode="json"), "good", "bad", "q")
+ROUTE = Route(Checks(1000, decoder=JsonDecoder()), "good", "bad", "q")
 
 
 def test_each_record_goes_to_one_topic() -> None:
@@ -54,7 +55,7 @@ def test_headers_of_good_records_stay() -> None:
 
 def test_a_retry_takes_the_headers_off() -> None:
     first = ROUTE.routed(batch([b"{", b"["], [[{"key": "a", "value": b"1"}], []]), 0)
-    retry = Route(Checks(1000, decode="string"), "good", "bad", "q", is_retry=True)
+    retry = Route(Checks(1000, decoder=TextDecoder()), "good", "bad", "q", is_retry=True)
     dead = first.column("headers").to_pylist()
     good = retry.routed(batch([b"{", b"["], dead), 0)
     assert good.column("topic").to_pylist() == ["good", "good"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.dlq.schema import schema_problem, unknown_type
+from spark_jobs.decoding.json_schema import schema_problem, unknown_type
 
 
 def field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:

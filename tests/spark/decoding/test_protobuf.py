@@ -1,0 +1,162 @@
+"""Protobuf's encoding: values and types of every kind of field."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.decoding.descriptors import MessageType, Types, parse_descriptors
+from spark_jobs.decoding.errors import SchemaProblem, Undecodable
+from spark_jobs.decoding.protobuf import Reader, spark_type
+from spark_jobs.decoding.types import array, struct
+from tests.spark.decoding.protobuf_bytes import (
+    content,
+    descriptor_set,
+    double,
+    field_type,
+    fixed32,
+    message_type,
+    number,
+    shop,
+    varint,
+)
+
+TYPES = parse_descriptors(shop())
+READER = Reader(TYPES.message("shop.Order"), TYPES)
+EMPTY = {"items": [], "numbers": [], "counts": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"", {}),
+        (number(1, 150), {"id": 150}),
+        (number(1, -2), {"id": -2}),
+        (number(1, 7) + number(1, 8), {"id": 8}),
+        (content(2, "Zoë"), {"name": "Zoë"}),
+        (number(3, 1), {"state": "PAID"}),
+        (number(3, -1), {"state": "LOST"}),
+        (number(3, 99), {"state": "99"}),
+        (
+            content(4, content(1, "a") + number(2, (1 << 32) - 1)) + content(4, b""),
+            {"items": [{"sku": "a", "count": (1 << 32) - 1}, {}]},
+        ),
+        (content(5, varint(1) + varint(-1)) + number(5, 3), {"numbers": [1, -1, 3]}),
+        (
+            content(6, content(1, "a") + number(2, 3))
+            + content(6, content(1, "a") + number(2, 4))
+            + content(6, b""),
+            {"counts": [("a", 4), ("", 0)]},
+        ),
+        (content(7, number(1, 1_700_000_000) + number(2, 5_999)), {"at": 1_700_000_000_000_005}),
+        (content(7, number(1, -1)), {"at": -1_000_000}),
+        (number(8, (1 << 64) - 1), {"large": Decimal((1 << 64) - 1)}),
+        (double(9, 1.5), {"weight": 1.5}),
+        (number(10, 3), {"delta": -2}),
+        (fixed32(11, (1 << 32) - 1), {"flags": (1 << 32) - 1}),
+        (number(12, 1), {"paid": True}),
+        (content(13, b"\xff"), {"raw": b"\xff"}),
+        (
+            content(14, content(1, "a")) + content(14, number(2, 3)),
+            {"first": {"sku": "a", "count": 3}},
+        ),
+        (content(2, "a") + number(100, 1) + fixed32(101, 1) + b"\xb3\x06\x08\x01\xb4\x06",
+         {"name": "a"}),
+        (content(1, "an id that is a text is unknown"), {}),
+    ],
+)  # fmt: skip
+def test_values(data: bytes, value: dict[str, object]) -> None:
+    assert READER.value(data) == {**EMPTY, **value}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x08", "ends within a value"),
+        (b"\x12\x05ab", "ends within a value"),
+        (b"\x08" + b"\xff" * 10, "more than 10 bytes"),
+        (content(2, b"\xff"), "no UTF-8"),
+        (b"\x00\x00", "0 is no number of a field"),
+        (b"\x0f", "7 is no type of a field"),
+        (b"\x0c", "4 is no type of a field"),
+        (b"\x0b\x14", "group 1 ends as 2"),
+        (b"\x0b" * 200, "nested too deeply"),
+        (content(7, number(1, 1 << 62)), "a timestamp of"),
+        (content(5, b"\x80"), "ends within a value"),
+    ],
+)
+def test_what_is_no_message(data: bytes, why: str) -> None:
+    with pytest.raises(Undecodable, match=why):
+        READER.value(data)
+
+
+def test_packed_numbers_of_a_fixed_width() -> None:
+    with pytest.raises(Undecodable, match="ends within a value"):
+        Reader(*_one_field(kind=7)).value(content(1, b"\x01\x00\x00"))
+    found = Reader(*_one_field(kind=7)).value(content(1, b"\x01\x00\x00\x00\x02\x00\x00\x00"))
+    assert found == {"many": [1, 2]}
+
+
+def _one_field(kind: int) -> tuple[MessageType, Types]:
+    """A message with one repeated field."""
+    types = parse_descriptors(
+        descriptor_set("", [message_type("One", [field_type("many", 1, kind, repeated=True)])])
+    )
+    return types.message("One"), types
+
+
+def test_messages_in_each_other() -> None:
+    reader = Reader(TYPES.message("shop.Node"), TYPES)
+    data = b""
+    for _ in range(90):
+        data = content(1, data)
+    assert reader.value(data)["next"]["next"]
+    for _ in range(20):
+        data = content(1, data)
+    with pytest.raises(Undecodable, match="nested too deeply"):
+        reader.value(data)
+
+
+def test_types_of_spark() -> None:
+    item = struct([("sku", "string"), ("count", "long")])
+    found = spark_type(TYPES.message("Order"), TYPES)
+    assert found == struct(
+        [
+            ("id", "long"),
+            ("name", "string"),
+            ("state", "string"),
+            ("items", array(item)),
+            ("numbers", array("integer")),
+            (
+                "counts",
+                {
+                    "type": "map",
+                    "keyType": "string",
+                    "valueType": "integer",
+                    "valueContainsNull": True,
+                },
+            ),
+            ("at", "timestamp"),
+            ("large", "decimal(20,0)"),
+            ("weight", "double"),
+            ("delta", "long"),
+            ("flags", "long"),
+            ("paid", "boolean"),
+            ("raw", "binary"),
+            ("first", item),
+        ]
+    )
+    for name, why in (("shop.Node", "has itself as a part"), ("shop.Empty", "has no fields")):
+        with pytest.raises(SchemaProblem, match=why):
+            spark_type(TYPES.message(name), TYPES)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes(data: bytes) -> None:
+    try:
+        READER.value(data)
+    except Undecodable as error:
+        assert str(error)
