@@ -19,12 +19,15 @@ from spark_jobs.archive import batches as batches_module
 from spark_jobs.archive import opening
 from spark_jobs.archive.batches import ArchiveBatches, batches_of
 from spark_jobs.archive.commits import StagedFile, Staging
-from spark_jobs.archive.files import SCHEMA, write_files
+from spark_jobs.archive.decoded import ValueDecoder
+from spark_jobs.archive.files import SCHEMA, write_files, write_parts
 from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store
+from spark_jobs.archive.tables import Tables
 from spark_jobs.checkpoint import Offsets, format_offsets, read_query_log
 from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
+from spark_jobs.decoding.types import Schema
 from spark_jobs.errors import JobError
 from spark_jobs.storage import Folder
 
@@ -119,15 +122,19 @@ class Machine:
 @dataclass
 class SimulatedSpark:
     """Runs an archive's batches as Spark's micro-batch engine does: offsets/N, the batch function,
-    commits/N.
+    commits/N. schema: of JSON values that are decoded.
     """
 
     cluster: Cluster
     records_per_batch: int = 40
+    schema: Schema | None = None
 
     def run(self, options: ArchiveOptions) -> None:
         """Archive what there is now. Raises what the archive raises."""
-        with opened(options, parquet_store(options, self._write)) as archive:
+        tables = None
+        if options.decoding.decode != "none":
+            tables = Tables(Folder(options.output_uri), options.decoding, self.schema)
+        with opened(options, parquet_store(options, self._write, tables)) as archive:
             batches = batches_of(archive)
             starting = archive.identity.starting
             names = options.subscription.topics or tuple(sorted(self.cluster.topics))
@@ -174,8 +181,8 @@ class SimulatedSpark:
             file
             for name, offsets in end.items()
             for partition, stop in offsets.items()
-            for file in write_files(
-                [self._rows(name, partition, self._begin(start, name, partition), stop)], staging
+            for file in _task(
+                self._rows(name, partition, self._begin(start, name, partition), stop), staging
             )
         ]
 
@@ -194,6 +201,12 @@ class SimulatedSpark:
             for offset in range(start, stop)
         ]
         return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def _task(rows: pa.RecordBatch, staging: Staging) -> list[StagedFile]:
+    if not staging.decoder:
+        return write_files([rows], staging)
+    return write_parts(ValueDecoder.from_text(staging.decoder).parts(rows, 0), staging)
 
 
 def values_in(folder: Path) -> list[bytes]:

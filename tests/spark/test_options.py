@@ -185,6 +185,15 @@ def test_the_options_of_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (("--output", "o", "--topics", " , "), "--subscribe names no topic"),
         (("--output", "o", "--topics", "t", "--resume-from", "group"), "go together"),
         (("--output", "o", "--topics", "t", "--group", "g"), "go together"),
+        (
+            ("--output", "o", "--topics", "t", "--decode", "json", "--layout", "date"),
+            "--layout must have the level topic",
+        ),
+        (
+            ("--output", "o", "--topics", "t", "--decode", "json", "--format", "delta"),
+            "^--decode is of files of Parquet, and a table of Delta Lake keeps values as bytes: "
+            "leave out --format or --decode$",
+        ),
     ],
 )
 def test_mistakes_of_archive(arguments: tuple[str, ...], said: str) -> None:

@@ -24,7 +24,9 @@ from spark_jobs.archive.commits import Commit, add_commit
 from spark_jobs.cli import main, parser
 from spark_jobs.java import java_problem
 from spark_jobs.storage import Folder, absolute
-from tests.spark.copying.records import fill
+from tests.clients.adapters import ConfluentAdapter, Sent
+from tests.spark.archive_simulation import Cluster, SimulatedSpark, values_in, values_of
+from tests.spark.copying.records import BASE_MS, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,7 @@ BATCH_JOBS = {
     "dlq-retry": ("--topic", "{topic}", *STATEFUL, "--maxOffsetsPerTrigger", "20"),
     "dedupe": ("--topic", "{topic}", *STATEFUL, "--by", "value", "--withoutId", "keep", *EVERY),
     "aggregate": ("--topic", "{topic}", *STATEFUL, *EVERY),
+    "table": ("--topic", "{topic}-keyed", "--output", "{folder}/out", *EVERY),
 }
 """The arguments of a run that has many batches."""
 
@@ -58,6 +61,7 @@ OTHER_JOBS = {
 }
 ALL_JOBS = BATCH_JOBS | OTHER_JOBS
 NO_JOBS = {"check", "bundle", "spark-conf"}
+JOBS_WITHOUT_BROKER = {"compact"}
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 
 
@@ -71,7 +75,7 @@ def test_every_job_is_here_and_those_that_run_batches_show_them() -> None:
         for action in parser()._actions
         if isinstance(action, argparse._SubParsersAction)
     )
-    assert set(jobs) - NO_JOBS == set(ALL_JOBS)
+    assert set(jobs) - NO_JOBS - JOBS_WITHOUT_BROKER == set(ALL_JOBS)
     for name, job in jobs.items():
         options = job._option_string_actions
         assert ("--progress" in options) == ("--metrics-port" in options) == (name in BATCH_JOBS)
@@ -128,15 +132,50 @@ def test_a_signal_before_the_first_batch(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@SIGNALS
+def test_a_signal_ends_compact_between_two_changes(
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The next run goes on; the folders that it had prepared are gone then."""
+    from spark_jobs.compact import parquet
+
+    out = tmp_path / "out"
+    cluster = Cluster(monkeypatch)
+    cluster.add("t", 60)
+    SimulatedSpark(cluster, 5).run(ArchiveOptions(output=str(out), subscribe="t"))
+    words = ["compact", "--output", str(out), "--untouchedFor", "1 ms", "--minFiles", "2"]
+
+    def merge(*_: object) -> int:
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal had no effect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet, "merge", merge)
+        assert main(words) == (143 if number is signal.SIGTERM else 130)
+    assert capfd.readouterr() == ("", "spark_jobs: interrupted\n")
+    assert values_in(out) == values_of(cluster.topics["t"])
+    assert main(words) == 0
+    assert capfd.readouterr().out.startswith("compacted ")
+    assert values_in(out) == values_of(cluster.topics["t"])
+    assert not any((out / "_archive" / "compaction").iterdir())
+
+
 @pytest.fixture(scope="module")
 def source(spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A topic with records, and an archive of it."""
+    """A topic with records, an archive of it, and a topic whose records all have keys."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"signals-{os.getpid()}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+    keyed = f"{topic}-keyed"
+    for made in admin.create_topics([NewTopic(name, 2, 1) for name in (topic, keyed)]).values():
+        made.result(20)
     fill(bootstrap, topic, range(ROWS), 2)
+    rows = [Sent(b"%d" % (n % 50), b"value", (), BASE_MS + n, n % 2) for n in range(ROWS)]
+    ConfluentAdapter(bootstrap).produce(keyed, rows, codec="none", idempotent=True)
     out = str(tmp_path_factory.mktemp("signals") / "out")
     archive(spark, ArchiveOptions(output=out, bootstrap_servers=bootstrap, subscribe=topic))
     return topic, out

@@ -11,6 +11,8 @@ import pytest
 
 from spark_jobs.archive import tables as tables_module
 from spark_jobs.archive.commits import Commit
+from spark_jobs.archive.options import ArchiveOptions
+from spark_jobs.archive.stores import store_of
 from spark_jobs.archive.tables import FORM, TABLES, Tables, check_form, form_of, refuse_decoded
 from spark_jobs.decoding.decoder import GivenSchemas
 from spark_jobs.decoding.errors import Undecodable
@@ -120,6 +122,14 @@ def test_the_form_of_values_stays(output: Folder) -> None:
     output.write(FORM, b"{")
     with pytest.raises(JobError, match="is damaged"):
         form_of(output)
+
+
+def test_a_table_of_a_lake_keeps_bytes(tmp_path: Path) -> None:
+    options = ArchiveOptions(
+        str(tmp_path), subscribe="t", format="iceberg", decoding=DecodeOptions("json")
+    )
+    with pytest.raises(JobError, match="a table of Iceberg keeps values as bytes"):
+        store_of(options)
 
 
 def test_a_damaged_table(output: Folder) -> None:

@@ -24,6 +24,8 @@ from spark_jobs.archive.stores import parquet_store, store_of
 from spark_jobs.compact import parquet
 from spark_jobs.compact.job import compact, describe_check
 from spark_jobs.compact.options import CompactOptions
+from spark_jobs.decoding.options import DecodeOptions
+from spark_jobs.decoding.types import struct
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.storage import Folder, absolute
 from tests.spark.archive_simulation import (
@@ -268,6 +270,60 @@ def test_retention(cluster: Cluster, spark: SimulatedSpark, options: ArchiveOpti
     assert values_in(out) == values_of(cluster.topics["t"])
     commit = store.newest()
     assert commit is not None and store.count(commit) == 62
+
+
+def decoded_in(out: Path) -> dict[int, object]:
+    """The data of each offset, where every reader looks. Raises AssertionError for one twice."""
+    found: dict[int, object] = {}
+    for path in out.glob("topic=*/**/p*.parquet"):
+        for row in pq.read_table(path, partitioning=None).to_pylist():
+            assert row["offset"] not in found
+            found[row["offset"]] = row["value"]
+    return found
+
+
+def dead_in(out: Path) -> list[int]:
+    """Offsets of the dead letters."""
+    found = pq.read_table(out / "_dlq", partitioning=None).column("offset").to_pylist()
+    return sorted(found)
+
+
+def test_decoded_values_and_dead_letters(cluster: Cluster, options: ArchiveOptions) -> None:
+    """Files from before a column was added stay apart from those after it."""
+    out = Path(options.output)
+    options = replace(options, decoding=DecodeOptions("json", "given below"))
+    first = SimulatedSpark(cluster, 5, struct([("id", "long")]))
+    second = SimulatedSpark(cluster, 5, struct([("id", "long"), ("name", "string")]))
+    cluster.add("t", 0, partitions=1)
+    values = cluster.topics["t"].values[0]
+    values += [b"{" if n % 5 == 0 else b'{"id": %d}' % n for n in range(60)]
+    first.run(options)
+    values += [b'{"id": %d, "name": "x"}' % n for n in range(60, 120)]
+    second.run(options)
+    wanted: dict[int, dict[str, object]] = {n: {"id": n} for n in range(60) if n % 5}
+    wanted |= {n: {"id": n, "name": "x"} for n in range(60, 120)}
+    assert decoded_in(out) == wanted
+    before = len(files_in(out))
+    report = compact(None, compacting(options), LATER_MS)
+    # Three days, each with both schemas, and their dead letters.
+    assert (report.into, len(files_in(out))) == (9, before - report.files + 9)
+    assert decoded_in(out) == wanted
+    check_files(out)
+    assert dead_in(out) == list(range(0, 60, 5))
+    assert compact(None, compacting(options), LATER_MS).files == 0
+
+    keep = compacting(options, retention_ms=LATER_MS - DAY_US // 1000, min_files=99)
+    assert compact(None, keep, LATER_MS).deleted_records > 0
+    assert dead_in(out) == [n for n in range(0, 60, 5) if n % 3]
+    store = store_of(options)
+    commit = store.newest()
+    left = len(decoded_in(out)) + len(dead_in(out))
+    assert commit is not None and store.count(commit) == left
+    second.run(replace(options, resume_from="earliest"))
+    assert decoded_in(out) == {n: {"name": None, **value} for n, value in wanted.items()}
+    assert dead_in(out) == list(range(0, 60, 5))
+    with pytest.raises(StartRefused, match="with --decode json, and this is none"):
+        first.run(replace(options, decoding=DecodeOptions()))
 
 
 def _newest(options: ArchiveOptions) -> tuple[object, ...]:

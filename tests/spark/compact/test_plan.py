@@ -17,10 +17,11 @@ def file(
     partition: int = 0,
     generation: int = 1,
     is_fixed: bool = False,
+    columns: str = "",
 ) -> ArchiveFile:
     content = FileRange("t", partition, first, last, generation)
     name = f"topic=t/p{partition}-{first}.g{generation}"
-    return ArchiveFile(name, content, size_bytes, is_fixed)
+    return ArchiveFile(name, content, size_bytes, is_fixed, columns)
 
 
 def firsts(files: list[ArchiveFile], target: int = 1000, least: int = 2) -> list[list[int]]:
@@ -52,6 +53,12 @@ def test_the_target_size_and_the_fewest_files() -> None:
 def test_what_stays_ends_a_run() -> None:
     files = [file(n, n, is_fixed=n == 2) for n in range(5)]
     assert firsts(files) == [[0, 1], [3, 4]]
+
+
+def test_files_of_other_columns_stay_apart() -> None:
+    files = [file(n, n, columns="a" if n < 2 else "a, b") for n in range(5)]
+    assert firsts(files) == [[0, 1], [2, 3, 4]]
+    assert firsts(files, least=3) == [[2, 3, 4]]
 
 
 @given(
