@@ -31,7 +31,7 @@ from .options import add_options, collect
 from .progress import Reporter, Style
 from .running import stop_on_signals
 from .session import open_session, started_by_spark_submit
-from .storage import absolute
+from .storage import Folder, absolute
 from .translate.options import TRANSLATE_OPTIONS, translate_options
 from .verify.options import VERIFY_OPTIONS, verify_options
 
@@ -323,7 +323,9 @@ def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
         if path is None:
             report = verify_job.verify(spark, options)
         else:
-            report = verify_job.verify_frame(spark, options, spark.read.parquet(absolute(path)))
+            report = verify_job.verify_frame(
+                spark, options, spark.read.parquet(Folder(absolute(path)).spark_uri)
+            )
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return report.exit_code
 
