@@ -363,7 +363,9 @@ def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
         if path is None:
             report = verify_job.verify(spark, options)
         else:
-            report = verify_job.verify_frame(spark, options, spark.read.parquet(absolute(path)))
+            report = verify_job.verify_frame(
+                spark, options, spark.read.parquet(Folder(absolute(path)).spark_uri)
+            )
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return report.exit_code
 

@@ -65,6 +65,15 @@ class Folder:
     def __str__(self) -> str:
         return display(self.uri)
 
+    @property
+    def spark_uri(self) -> str:
+        """As Spark names it: without pyarrow's options, and a local folder as it is written, since
+        Spark takes `%20` at its word.
+        """
+        if self.uri.startswith("file:"):
+            return f"file://{self}"
+        return self.uri.partition("?")[0]
+
     def child(self, name: str) -> Folder:
         """A folder in this one."""
         path, mark, query = self.uri.partition("?")

@@ -43,14 +43,15 @@ def problem_with(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> str | None
         return f"cannot resolve {host} ({_words(error)})"
     problem = ""
     for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as attempt:
-            attempt.settimeout(timeout_s)
-            try:
+        try:
+            # Also a family that this machine does not have is no more than one address less.
+            with socket.socket(family, kind, protocol) as attempt:
+                attempt.settimeout(timeout_s)
                 attempt.connect(address)
-            except OSError as error:
-                problem = f"cannot connect to it ({_words(error)})"
-            else:
-                return None
+        except OSError as error:
+            problem = f"cannot connect to it ({_words(error)})"
+        else:
+            return None
     return problem
 
 

@@ -170,7 +170,7 @@ def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
     writer = (
         frame.select(*COLUMNS)
         .writeStream.queryName(options.query_name)
-        .option("checkpointLocation", archive_.query.uri)
+        .option("checkpointLocation", archive_.query.spark_uri)
     )
     if options.trigger is None:
         return writer.trigger(availableNow=True)

@@ -150,7 +150,7 @@ def _start(spark: SparkSession, opened: Opened, batches: Callable[..., None]) ->
         )
         writer = (
             frame.writeStream.queryName(options.query_name)
-            .option("checkpointLocation", opened.query.uri)
+            .option("checkpointLocation", opened.query.spark_uri)
             .foreachBatch(batches)
         )
         if options.trigger is None:

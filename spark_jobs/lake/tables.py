@@ -87,13 +87,6 @@ def text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def spark_uri(folder: Folder) -> str:
-    """A folder as Spark names it: without pyarrow's options, and a local one as it is written."""
-    if folder.uri.startswith("file:"):
-        return f"file://{folder}"
-    return folder.uri.partition("?")[0]
-
-
 @contextmanager
 def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """The session has these settings in the block."""
@@ -119,7 +112,7 @@ class DeltaTable:
 
     def name(self, _spark: SparkSession) -> str:
         """See `LakeTable`."""
-        return f"delta.{quoted(spark_uri(self.folder))}"
+        return f"delta.{quoted(self.folder.spark_uri)}"
 
     def create(
         self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
@@ -127,14 +120,14 @@ class DeltaTable:
         """See `LakeTable`. CREATE TABLE takes a folder with anything in it for a table."""
         empty = spark.createDataFrame([], ", ".join(map(str, columns)))
         writer = empty.write.format("delta").mode("append").partitionBy(*partitions)
-        writer.save(spark_uri(self.folder))
+        writer.save(self.folder.spark_uri)
 
     def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
         """See `LakeTable`."""
         writer = frame.write.format("delta").mode("append").options(**options)
         writer = writer.option("userMetadata", delta_metadata(note.text))
         writer = writer.option("txnAppId", TRANSACTIONS).option("txnVersion", str(note.number))
-        writer.save(spark_uri(self.folder))
+        writer.save(self.folder.spark_uri)
 
     def change(self, spark: SparkSession, statement: str, note: Note) -> None:
         """See `LakeTable`."""
@@ -163,11 +156,11 @@ class IcebergTable:
     @property
     def own_name(self) -> str:
         """Within its catalog."""
-        return spark_uri(self.folder).rpartition("/")[2]
+        return self.folder.spark_uri.rpartition("/")[2]
 
     def catalog(self, spark: SparkSession) -> str:
         """The table's catalog, made known to the session."""
-        warehouse = spark_uri(self.folder).rpartition("/")[0]
+        warehouse = self.folder.spark_uri.rpartition("/")[0]
         name = f"kbroker_{zlib.crc32(warehouse.encode()):08x}"
         setting = f"spark.sql.catalog.{name}"
         if spark.conf.get(setting, None) is None:

@@ -104,7 +104,7 @@ class ArchiveSource:
             last = ends[partition] - 1
             inside = F.col("offset").between(starts[partition], last)
             condition = condition | ((F.col("partition") == partition) & inside)
-        base, _, _ = self.folder.uri.partition("?")
+        base = self.folder.spark_uri
         paths = [f"{base}/{file.path}" for file in files]
         rows = spark.read.option("basePath", base).parquet(*paths)
         return rows.where(condition).select(

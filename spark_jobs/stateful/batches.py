@@ -170,11 +170,11 @@ class StatefulBatches:
     def _write(self, batch_id: int, rows: DataFrame, newest_ms: int) -> Part:
         name = self.states.new_folder(batch_id)
         # A shuffle has spark.sql.shuffle.partitions tasks, 200 by default, however small it is.
-        rows.coalesce(self.tasks).write.parquet(self.states.folder.child(name).uri)
+        rows.coalesce(self.tasks).write.parquet(self.states.folder.child(name).spark_uri)
         return Part(name, newest_ms)
 
     def _read(self, batch: DataFrame, parts: tuple[Part, ...]) -> DataFrame:
-        uris = [self.states.folder.child(part.folder).uri for part in parts]
+        uris = [self.states.folder.child(part.folder).spark_uri for part in parts]
         return batch.sparkSession.read.parquet(*uris)
 
     def _output(self, batch: DataFrame, before: State | None, state: State) -> DataFrame:

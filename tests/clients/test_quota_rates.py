@@ -77,7 +77,7 @@ class Load:
 
     def run(self) -> None:
         """Work until `ended`, and count in `count`."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each load works in its own way
 
     def paced(self, rate: float) -> Iterator[None]:
         """Steps at a rate, in units per second, that catch up when they are late."""

@@ -60,6 +60,18 @@ def test_one_of_several_addresses_is_enough(
     assert advertised.problem_with(endpoint("broker", 9092)) is None
 
 
+def test_a_family_that_this_machine_does_not_have(
+    open_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", open_port))
+    found = [(9_999, socket.SOCK_STREAM, 0, "", ("::1", open_port))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    problem = advertised.problem_with(endpoint("broker", 9092))
+    assert problem is not None and problem.startswith("cannot connect to it")
+    found.append(here)
+    assert advertised.problem_with(endpoint("broker", 9092)) is None
+
+
 def test_an_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(socket.socket):
         def connect(self, address: object) -> None:

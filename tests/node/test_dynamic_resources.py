@@ -20,7 +20,7 @@ from kbroker.settings.tables.topic_table import TOPIC_KEYS
 from kbroker.settings.views.log_config import LogConfig
 from kbroker.testing.embedded import EmbeddedBroker
 from scripts.configuration_table import topic_status
-from tests.node import test_quotas as quotas
+from tests.node.broker import test_quotas as quotas
 from tests.node.broker.test_dynamic_config import alter, describe
 from tests.settings.tables.test_table import facts
 

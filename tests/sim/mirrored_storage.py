@@ -61,7 +61,9 @@ class MirroredStorage(QuorumStorage):
         """See `QuorumStorage`."""
         snapshot = super().open(now_ms)
         mirror, log = self._mirror, self.log
-        durable = [each for each in mirror.batches if each.end_offset <= mirror.durable_end_offset]
+        # A node that cannot vote syncs nothing by itself, and cuts its log at the first gap.
+        end = mirror.durable_end_offset if self.may_vote else 0
+        durable = [each for each in mirror.batches if each.end_offset <= end]
         with self._disk.at_rest():
             data, offset = b"", log.log_start_offset
             while offset < log.log_end_offset:

@@ -57,6 +57,8 @@ class Ledger:
         """Of disks that were replaced: what they held was counted before."""
         self._changed_voters: list[tuple[ReplicaKey, int, bool]] = []
         self.committed: list[LogBatch] = []
+        self._committed_in: list[int] = []
+        """The epoch of the node that was the first to commit each."""
         self.values: list[bytes] = []
         self.acknowledged: list[Proposal] = []
 
@@ -231,6 +233,7 @@ class Ledger:
         )
         self._places[batch.base_offset] = len(self.committed)
         self.committed.append(batch)
+        self._committed_in.append(node.epoch)
         self.values += batch.values
         self._value_counts[batch.end_offset] = len(self.values)
         for other in self._nodes.values():
@@ -249,9 +252,14 @@ class Ledger:
             self._has_committed(node)
 
     def _has_committed(self, node: SimReplica) -> None:
+        """What was committed in epochs before its own (Raft's Leader Completeness): a vote can
+        arrive when another node leads a later epoch already, and has committed there.
+        """
         log = node.log
         start = self._places.get(log.start_offset, len(self.committed))
-        expected = self.committed[start:]
+        epochs = enumerate(self._committed_in, 1)
+        end = max((count for count, epoch in epochs if epoch < node.epoch), default=0)
+        expected = self.committed[start:end]
         assert log.batches[: len(expected)] == expected, (
             f"node {node.node_id} leads epoch {node.epoch} without all committed records"
         )

@@ -31,6 +31,11 @@ def test_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert absolute("s3a://bucket/x/") == display("s3a://bucket/x") == "s3a://bucket/x"
 
 
+def test_spark_takes_the_name_of_a_local_folder_as_it_is() -> None:
+    assert Folder(absolute("/data/a lake")).spark_uri == "file:///data/a lake"
+    assert Folder("s3://bucket/lake?region=x").spark_uri == "s3://bucket/lake"
+
+
 def test_files_come_whole(folder: Folder) -> None:
     assert folder.read("x/y") is None
     assert not folder.exists() and folder.names() == [] and folder.files() == []

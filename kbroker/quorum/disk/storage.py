@@ -203,7 +203,8 @@ class QuorumStorage:
         log = self.log
         if latest is not None:
             start_offset = self._start_without_gaps(latest.end_offset)
-            if not self.raft_log().covers(latest) or start_offset == log.log_end_offset:
+            has_lost_all = log.log_start_offset < start_offset == log.log_end_offset
+            if has_lost_all or not self.raft_log().covers(latest):
                 self._begin_at(latest, now_ms)
             elif move_start(log, start_offset):
                 logger.warning(

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -93,3 +94,15 @@ def node_modules(package: Path) -> Path:
         run_or_skip("kafkajs", command, target, {})
 
     return cached("node-packages", sources, install)
+
+
+def python_packages(name: str, requirements: Path) -> Path:
+    """A folder for PYTHONPATH with what a file of pinned requirements names."""
+
+    def install(target: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--only-binary=:all:", "--retries", "1", "--timeout", "15"]
+        command += ["--target", str(target / "packages"), "--requirement", str(requirements)]
+        run_or_skip(name, command, target, {})
+
+    return cached(name, [requirements], install) / "packages"

@@ -260,7 +260,7 @@ def test_a_listener_is_opened_while_running_and_registered_at_the_next_start(
 @pytest.mark.parametrize(
     ("name", "key", "operation", "value", "error", "words"),
     [
-        pytest.param("1", "num.partitions", 0, "4", 42, "restart", id="read-only"),
+        pytest.param("1", "num.partitions", 0, "4", 42, "[num.partitions]", id="read-only"),
         pytest.param("", "cordoned.log.dirs", 0, "*", 42, "broker id must", id="per broker"),
         pytest.param("1", "log.retention.ms", 0, "soon", 42, "Not a number", id="no number"),
         pytest.param("1", "log.retention.ms", 0, "0", 42, "log.retention.ms", id="rule"),

@@ -168,6 +168,20 @@ def test_the_newest_snapshot_is_what_a_start_begins_with(world: World) -> None:
     assert storage.raft_log().end == (3, 1)
 
 
+def test_a_log_that_lost_nothing_is_left_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = world.open()
+    snapshot(storage, 0, b"x")
+    with caplog.at_level("INFO"):
+        storage = world.open()
+        append(storage, b"a")
+        snapshot(storage, 1, b"y")
+        storage = world.open()
+    assert (storage.log.log_start_offset, storage.log.log_end_offset) == (0, 1)
+    assert "truncated" not in caplog.text
+
+
 def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
     storage = world.open()
     append(storage, b"a", b"b")
