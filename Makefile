@@ -105,9 +105,14 @@ test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparis
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "slow or reference"
 
 .PHONY: test-spark
-test-spark: $(STAMP)  ## all tests of the Spark pack but the slow ones, in one process (Java 17 or 21)
+test-spark: $(STAMP)  ## all tests of the Spark pack but kills and slow ones, in one process (Java 17 or 21)
 	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi
-	@$(PYTEST) -q tests/spark -m "not slow"
+	@$(PYTEST) -q tests/spark -m "not slow and not spark_kills"
+
+.PHONY: test-spark-kills
+test-spark-kills: $(STAMP)  ## twenty rounds of kills for each job of the Spark pack (an hour)
+	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi
+	@$(PYTEST) -q tests/spark -m "spark_kills"
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) jars  ## controllers and brokers through 200 rounds of faults (Linux, root; 40 minutes)

@@ -30,7 +30,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 ROUNDS: Final = pytest.mark.parametrize(
     "rounds",
     [
-        int(os.environ.get("KBROKER_TEST_KILLS", "20")),
+        pytest.param(
+            int(os.environ.get("KBROKER_TEST_KILLS", "20")), marks=pytest.mark.spark_kills
+        ),
         pytest.param(200, marks=pytest.mark.slow),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_python_worker_killed_while_its_task_writes(
     check(bootstrap, target, ROWS)
 
 
-@pytest.mark.slow
+@pytest.mark.spark_kills
 def test_a_driver_killed_at_random_moments(
     bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -24,7 +24,8 @@ from tests.spark.lag.followed_query import MODULE
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
+    pytest.mark.long_spark,
+    pytest.mark.spark_kills,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(3600),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
