@@ -109,6 +109,10 @@ test-spark: $(STAMP)  ## all tests of the Spark pack but kills and slow ones, in
 	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi
 	@$(PYTEST) -q tests/spark -m "not slow and not spark_kills"
 
+.PHONY: test-spark-kafka
+test-spark-kafka: $(STAMP) jars  ## the same tests with Apache Kafka 4.3.1 as the broker
+	@KBROKER_TEST_BROKER=kafka $(PYTEST) -q tests/spark -m "spark and not slow and not spark_kills"
+
 .PHONY: test-spark-kills
 test-spark-kills: $(STAMP)  ## twenty rounds of kills for each job of the Spark pack (an hour)
 	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from kbroker.testing.process import BrokerProcess
+from scripts.apache_kafka import ApacheKafka
 from spark_jobs.java import java_problem
 from spark_jobs.lake.formats import FORMATS, with_lake
 from spark_jobs.session import open_session
@@ -26,7 +27,9 @@ SETTINGS: Final = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of the broker under test; another one's with KBROKER_TEST_BOOTSTRAP."""
+    """host:port of the broker under test: kbroker, Apache Kafka with KBROKER_TEST_BROKER=kafka, one
+    that runs with KBROKER_TEST_BOOTSTRAP.
+    """
     elsewhere = os.environ.get("KBROKER_TEST_BOOTSTRAP")
     if elsewhere:
         yield elsewhere
@@ -34,7 +37,9 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     # The records carry times of 2023: with the default retention they would be deleted under the
     # test.
     overrides = {"log.retention.ms": "-1"}
-    with BrokerProcess(tmp_path_factory.mktemp("spark") / "data", overrides=overrides) as broker:
+    is_kafka = os.environ.get("KBROKER_TEST_BROKER") == "kafka"
+    make = ApacheKafka if is_kafka else BrokerProcess
+    with make(tmp_path_factory.mktemp("spark") / "data", overrides=overrides) as broker:
         yield broker.bootstrap_servers
 
 
