@@ -51,6 +51,8 @@ class Ledger:
         """By node: those of its core and those of its log, which were compared last."""
         self._led: dict[int, tuple[SimProcess, int]] = {}
         self.led_since_ms: dict[int, int] = {}
+        self._leaders_voters: dict[int, tuple[VoterSet, int]] = {}
+        """By node: the voters that it had as a leader, and since when."""
         self._value_counts: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
         self.lost_logs: dict[ReplicaKey, LogMirror] = {}
@@ -329,14 +331,21 @@ class Ledger:
 
     def leaders_have_a_majority(self, fetch_timeout_ms: int) -> None:
         """A leader that a majority has not fetched from for twice the quorum check has resigned.
-        Checked from time to time: such a leader takes no steps.
+        Checked from time to time: such a leader takes no steps. Other voters may fetch for as long
+        from when they are a majority.
         """
         limit_ms = 2 * fetch_timeout_ms * 3 // 2 + fetch_timeout_ms // 4
         for node in self._nodes.values():
-            if not node.is_running or not node.is_leader or len(node.voters) < 2:
+            if not node.is_running or not node.is_leader:
                 continue
-            now_ms = node.simulation.elapsed_ms
-            since_ms = self.led_since_ms[node.node_id]
+            now_ms, voters = node.simulation.elapsed_ms, node.voters
+            former, changed_ms = self._leaders_voters.get(node.node_id, (voters, 0))
+            if voters != former:
+                changed_ms = now_ms
+            self._leaders_voters[node.node_id] = (voters, changed_ms)
+            if len(voters) < 2:
+                continue
+            since_ms = max(self.led_since_ms[node.node_id], changed_ms)
             others = [voter for voter in node.voters.ids if voter != node.node_id]
             needed = node.voters.majority - (node.node_id in node.voters.ids)
             fetched = sorted((node.fetched_ms.get(each, 0) for each in others), reverse=True)
