@@ -131,7 +131,7 @@ def test_the_example_of_dedupe(
     ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
     (code,) = re.findall(r"^```python\n(.*?)^```$", STATEFUL, re.DOTALL | re.MULTILINE)
     code = code.replace("orders", topic).replace('"dedupe"', f'"{tmp_path}"')
-    code = code.replace("({", f'({{"kafka.bootstrap.servers": "{bootstrap}", ')
+    code = code.replace("{", f'{{"kafka.bootstrap.servers": "{bootstrap}", ', 1)
     exec(compile(code, "stateful.md", "exec"), {"spark": spark})
     said = f"read 5 records of {topic}: 3 to {topic}-once; 2 duplicates; in 1 batch\n"
     assert capsys.readouterr().out == said
