@@ -80,7 +80,7 @@ def test_options_in_the_text_exist() -> None:
         "py-files",
         "packages",
     }
-    known |= {"submit", "kafka.*", "format"}
+    known |= {"submit", "kafka.*", "format", "retention"}  # of spark-submit, spark-conf and compact
     for name in re.findall(r"`--([A-Za-z.*-]+)", TEXT):
         assert name in known, name
 
