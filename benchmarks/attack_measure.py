@@ -22,7 +22,7 @@ from typing import Final
 from benchmarks.attack_bodies import Attack
 from benchmarks.attack_broker import LoopAccount, LoopFigures
 from benchmarks.attack_controllers import ControllerWorld, QuorumView
-from benchmarks.attack_scenes import Scene, free_port
+from benchmarks.attack_scenes import Scene
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import World, first_error
 from kbroker.protocol.apis import response_class
@@ -30,6 +30,7 @@ from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import decode_response_header
 from kbroker.testing.process import BrokerProcess
+from scripts.ports import free_port
 
 ANSWER_S: Final = 20.0
 """An answer that takes longer is given up."""

@@ -7,7 +7,6 @@ which plays it, and `attack_world`, `attack_telemetry` and `attack_controllers`,
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -98,12 +97,6 @@ def controller_properties(port: int) -> dict[str, str]:
         "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
     }
-
-
-def free_port() -> int:
-    """One that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 SCENES: Final = (

@@ -60,7 +60,8 @@ from kbroker.protocol.messages.admin.topics import (  # noqa: E402
 from kbroker.quorum.formatting.format import FormatOptions, format_directories  # noqa: E402
 from kbroker.settings.broker import BrokerConfig  # noqa: E402
 from kbroker.testing.process import BrokerProcess  # noqa: E402
-from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port  # noqa: E402
+from scripts.apache_kafka import CLUSTER_ID, ApacheKafka  # noqa: E402
+from scripts.ports import free_port  # noqa: E402
 from tests.cluster.controller_client import (  # noqa: E402
     ControllerClient,
     QuorumPartition,

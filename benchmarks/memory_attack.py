@@ -33,7 +33,6 @@ import asyncio
 import platform
 import resource
 import shutil
-import socket
 import struct
 import sys
 import tempfile
@@ -53,6 +52,7 @@ from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.testing.process import BrokerProcess
+from scripts.ports import free_port
 from tests.e2e.wire import frame_of
 
 MEGABYTE = 1 << 20
@@ -399,12 +399,6 @@ def waits(port: int) -> int:
             if line.startswith("kbroker_memory_waits_total "):
                 return int(float(line.split()[1]))
     raise RuntimeError("no kbroker_memory_waits_total")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def attack(kind: str, connections: int, limit_mb: int, folder: Path) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import re
-import socket
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import Final, NamedTuple
 from benchmarks.wire import Client, create_topics
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.testing.process import BrokerProcess
+from scripts.ports import free_port
 
 PARTITIONS_PER_TOPIC: Final = 100
 LONGEST_STALL: Final = re.compile(r"^kbroker_event_loop_stall_recent_max_seconds (\S+)$", re.M)
@@ -92,8 +92,7 @@ def measure(broker: BrokerProcess, seconds: float) -> str:
 
 def main(partitions: int, count: int, seconds: float, settle_s: float) -> None:
     """Measure and print. settle_s: how long to wait after the topics are made."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     overrides = {
         "kbroker.metrics.listener": f"127.0.0.1:{port}",
         "kbroker.metrics.max.series": str(12 * partitions + 10_000),

@@ -16,16 +16,10 @@ from types import TracebackType
 from typing import Self
 
 from scripts.kafka_jars import broker_class_path
+from scripts.ports import free_port
 
 CLUSTER_ID = "a2Jyb2tlci15YXJkc3RpYw"
 START_TIMEOUT_S = 60.0
-
-
-def free_port() -> int:
-    """A port of the loopback interface that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ApacheKafka:

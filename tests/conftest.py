@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,20 @@ settings.register_profile(
 )
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def heed_signals() -> None:
+    """Some CI starts its commands with SIGINT and SIGTERM ignored or blocked, which every process
+    inherits; the tests send them, to themselves and to what they start.
+    """
+    signals = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    for number, handler in zip(signals, (signal.default_int_handler, signal.SIG_DFL), strict=True):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+heed_signals()
 
 LONG_FILES: Final = (
     "spark/test_archive.py",

@@ -15,7 +15,8 @@ from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeC
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import CLUSTER_ID, free_port
+from scripts.apache_kafka import CLUSTER_ID
+from scripts.ports import free_port
 from tests.clients.adapters import wait_until
 
 SESSIONS: Final = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "3000"}

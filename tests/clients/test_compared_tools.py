@@ -8,6 +8,7 @@ why.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -66,4 +67,9 @@ def test_the_tool_prints_the_same(session: Session, row: Row, outputs: Outputs) 
     recorded = read(session.name)
     assert row.name in recorded, "not recorded yet: python -m tests.reference.record_tools"
     printed = without_own(outputs(session)[row.name], row.differs)
-    assert printed == expected(recorded[row.name], row.differs)
+    wanted = expected(recorded[row.name], row.differs)
+    assert printed == wanted, "\n".join(
+        line
+        for stream in ("out", "err")
+        for line in unified_diff(wanted[stream], printed[stream], "Kafka", "kbroker", lineterm="")
+    )

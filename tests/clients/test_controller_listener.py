@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import free_port
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.kafka_tools import KafkaTools
 

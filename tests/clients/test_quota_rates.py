@@ -27,7 +27,7 @@ from kbroker.protocol.messages.admin.quotas import (
     AlterClientQuotasResponse,
 )
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import free_port
+from scripts.ports import free_port
 from tests.e2e.wire import call
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(300)]

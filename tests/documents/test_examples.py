@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
 from kbroker.testing.process import BrokerProcess
+from scripts.ports import free_port
 from tests.documents.pages import GUIDES, ROOT, blocks, sections, text_of
 
 pytestmark = pytest.mark.clients
@@ -25,9 +25,7 @@ ADDRESS = "localhost:9092"
 
 def free_address() -> str:
     """An address of this machine at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"localhost:{probe.getsockname()[1]}"
+    return f"localhost:{free_port()}"
 
 
 def shell(script: str, folder: Path, address: str, *, messages: bool = False) -> str:

@@ -33,6 +33,7 @@ from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
 from kbroker.testing.process import BrokerProcess
+from scripts.ports import free_port
 from tests.e2e.wire import call
 from tests.server.monitoring import block_yaml, promql
 
@@ -60,12 +61,6 @@ class Exported(NamedTuple):
     port: int
     samples: dict[str, list[Labels]]
     families: set[str]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def get(port: int, path: str) -> str:

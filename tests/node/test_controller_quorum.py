@@ -5,7 +5,6 @@ active, the others stand by and replay what it commits, and one of them takes ov
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,20 +18,13 @@ from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeC
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
+from scripts.ports import free_ports
 
 TIMES = {
     "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.fetch.timeout.ms": "600",
     "controller.quorum.election.backoff.max.ms": "300",
 }
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def configs(root: Path) -> list[BrokerConfig]:

@@ -24,17 +24,12 @@ from kbroker.log.manager import LogManager
 from kbroker.model import StartupError
 from kbroker.node.node import Broker
 from kbroker.testing.embedded import EmbeddedBroker
+from scripts.ports import free_port
 from tests.node.cluster import Cluster, create_topic, produce, running, until
 from tests.server.monitoring.test_collection import Samples, commit_when_loaded, connect, samples
 
 LISTENER = "kbroker.metrics.listener"
 METRICS = {LISTENER: "127.0.0.1:0"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def get(port: int, path: str) -> tuple[int, str]:

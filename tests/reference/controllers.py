@@ -22,8 +22,9 @@ from kbroker.node.loop.timers import LoopTimers
 from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from scripts.apache_kafka import CLUSTER_ID, free_port
+from scripts.apache_kafka import CLUSTER_ID
 from scripts.kafka_jars import broker_class_path
+from scripts.ports import free_port
 
 Partition = DescribeQuorumResponse.PartitionData
 

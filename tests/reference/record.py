@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import KAFKA_VERSION
+from scripts.ports import free_port
 from tests.reference.basics import steps
 from tests.reference.conversation import hold
 from tests.reference.partitions import partition_steps

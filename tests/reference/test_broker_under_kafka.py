@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.adapters import ConfluentAdapter, Sent, wait_until
 from tests.clients.process_cluster import active_controller, broker_process, voters_of

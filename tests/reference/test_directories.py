@@ -23,8 +23,8 @@ from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
 from kbroker.testing import EmbeddedBroker
-from scripts.apache_kafka import free_port
 from scripts.kafka_jars import broker_class_path
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
 from tests.reference.test_log_dirs import kafka

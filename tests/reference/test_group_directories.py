@@ -15,8 +15,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import broker_class_path
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
 from tests.reference.test_log_dirs import answers

@@ -19,7 +19,8 @@ from kbroker.protocol.messages.metadata import DescribeClusterRequest, DescribeC
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port
+from scripts.apache_kafka import CLUSTER_ID, ApacheKafka
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.adapters import ConfluentAdapter, wait_until
 from tests.reference.test_log_dirs import answers

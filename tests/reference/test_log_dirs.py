@@ -15,7 +15,8 @@ from kbroker.model import TopicPartition
 from kbroker.node.node import Broker
 from kbroker.replication.mover import LogMover
 from kbroker.testing import EmbeddedBroker
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.adapters import wait_until
 

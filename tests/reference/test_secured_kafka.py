@@ -15,7 +15,8 @@ import pytest
 from kbroker.cli.console.client_properties import ClientProperties
 from kbroker.client.cluster import Client
 from kbroker.settings.properties import read_properties
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.certificates import Certificates, make_certificates
 from tests.clients.adapters import wait_until

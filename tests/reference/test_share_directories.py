@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.clients.kafka_tools import KafkaTools
 from tests.clients.test_share_groups import (

@@ -14,7 +14,8 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupDescribeRequest
 from kbroker.testing import EmbeddedBroker
-from scripts.apache_kafka import ApacheKafka, free_port
+from scripts.apache_kafka import ApacheKafka
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.e2e.wire import call
 from tests.reference.conversation import await_topics, settle

@@ -14,7 +14,7 @@ import pytest
 
 from kbroker.log.tools.dump import dump_file
 from kbroker.testing import EmbeddedBroker
-from scripts.apache_kafka import free_port
+from scripts.ports import free_port
 from spark_jobs.java import java_problem
 from tests.cli.conftest import Cli, cli
 from tests.cli.test_transactions import HANGING_ID, hang

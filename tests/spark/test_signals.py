@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from scripts.ports import free_port
 from spark_jobs.archive import ArchiveOptions, archive
 from spark_jobs.archive.commits import Commit, add_commit
 from spark_jobs.cli import main, parser
@@ -206,12 +207,12 @@ def test_a_signal_ends_the_batch_with_the_summary(
     source: tuple[str, str],
     bootstrap: str,
     tmp_path: Path,
-    free_port: int,
 ) -> None:
     topic, out = source
     words = filled(BATCH_JOBS[job], topic=topic, folder=str(tmp_path), archive=out)
     words += ["--bootstrap-servers", bootstrap, "--master", "local[2]", "--json"]
-    words += ["--progress", "json", "--metrics-port", str(free_port)]
+    port = free_port()
+    words += ["--progress", "json", "--metrics-port", str(port)]
     if job != "archive":
         words += ["--queryName", f"{topic}-{job}-{number.name}"]
     run = subprocess.Popen(
@@ -228,7 +229,7 @@ def test_a_signal_ends_the_batch_with_the_summary(
         first = next((line for line in run.stderr if line.startswith("{")), "")
         assert first, run.communicate()
         assert json.loads(first)["rows"] > 0
-        assert rows_total(free_port) >= json.loads(first)["rows"]
+        assert rows_total(port) >= json.loads(first)["rows"]
         if number is signal.SIGINT:  # of a terminal: to all processes
             os.killpg(run.pid, number)
         else:
@@ -243,12 +244,6 @@ def test_a_signal_ends_the_batch_with_the_summary(
     assert run.returncode == 0, errors
     summary = json.loads(printed)
     assert 0 < summary["rows"] < ROWS
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def test_the_port_of_metrics_is_checked(

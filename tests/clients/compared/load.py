@@ -117,7 +117,7 @@ RATES: Final = (
 
 def verifiable(name: str, tool: str, arguments: str) -> Row:
     """A run of VerifiableProducer or VerifiableConsumer."""
-    return Row(name, f"Verifiable{tool}", arguments, masks=RATES)
+    return Row(name, f"Verifiable{tool}", arguments, json=True, masks=RATES)
 
 
 VERIFIABLE: Final = Session(

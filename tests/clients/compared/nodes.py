@@ -12,7 +12,8 @@ from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.testing.process import BrokerProcess
-from scripts.apache_kafka import CLUSTER_ID, ApacheKafka, free_port
+from scripts.apache_kafka import CLUSTER_ID, ApacheKafka
+from scripts.ports import free_port
 from tests.clients.adapters import wait_until
 from tests.clients.compared.acts import ask, find_coordinator
 from tests.clients.compared.row import World

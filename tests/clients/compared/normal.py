@@ -4,6 +4,7 @@ clients. Figures that are measured are masked row by row.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -29,6 +30,13 @@ PLAIN: Final = (
     (re.compile(r"adminclient-\d+"), "adminclient-<n>"),
     (re.compile(r"\b(consumer|producer)-([\w.-]*?-)?\d+\b"), r"\1-\2<n>"),
 )
+
+
+def sorted_members(line: str) -> str:
+    """An object of JSON with its members in order of their names; another line as it is."""
+    if not line.startswith("{"):
+        return line
+    return json.dumps(json.loads(line), sort_keys=True, separators=(",", ":"))
 
 
 def normalised(

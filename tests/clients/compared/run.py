@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from tests.clients.compared.acts import settle
-from tests.clients.compared.normal import normalised
+from tests.clients.compared.normal import normalised, sorted_members
 from tests.clients.compared.row import Act, Row, Session, World
 from tests.clients.kafka_tools import KafkaTools
 
@@ -56,5 +56,7 @@ def run_row(row: Row, tools: KafkaTools, world: World) -> Output:
         assert time.monotonic() < deadline, f"{row.name}: no {row.again!r} in {out}{err}"
         time.sleep(0.2)
     known = {name: value for name, value in world.values.items() if len(value) > 3}
+    if row.json:
+        out = "\n".join(map(sorted_members, out.splitlines()))
     lines = [normalised(text, known, row.masks, row.sort) for text in (out, err)]
     return {"command": command_of(row), "code": code, "out": lines[0], "err": lines[1]}
