@@ -28,15 +28,15 @@ settings.register_profile(
 )
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def heed_signals() -> None:
     """Some CI starts its commands with SIGINT and SIGTERM ignored or blocked, which every process
     inherits; the tests send them, to themselves and to what they start.
     """
-    signals = (signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    for number, handler in zip(signals, (signal.default_int_handler, signal.SIG_DFL), strict=True):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    for number, handler in zip(SIGNALS, (signal.default_int_handler, signal.SIG_DFL), strict=True):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -149,6 +149,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """
     if ignores_open_sockets(item) and not (nextitem and ignores_open_sockets(nextitem)):
         gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def kept_signal_handlers() -> Iterator[None]:
+    """Fails a test that leaves a handler of a signal: a later one that sends it would fail instead,
+    in another file.
+    """
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 @pytest.fixture(scope="session")

@@ -265,11 +265,12 @@ def test_format_of_one_of_several_controllers(cli: Cli, tmp_path: Path) -> None:
         "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
     }
     overrides = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
-    started = cli("serve", *overrides)
-    assert started.code == 1
+    command = [sys.executable, "-m", "kbroker", "serve", *overrides]
+    started = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert started.returncode == 1
     assert (
         "run `kbroker format CONFIGURATION --cluster-id ID --no-initial-controllers` (in"
-        in started.err.splitlines()[-1]
+        in started.stderr.splitlines()[-1]
     )
     formatting = ("format", *overrides, "-t", "MkU3OEVBNTcwNTJENDM2Qk")
     line = cli(*formatting).err

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.attack_bodies import Attack, name_of
 from benchmarks.attack_controllers import ControllerWorld, QuorumView
-from benchmarks.attack_scenes import CONTROLLER, SCENES, Api, Scene, free_port
+from benchmarks.attack_scenes import CONTROLLER, SCENES, Api, Scene
 from benchmarks.attack_telemetry import TelemetryWorld
 from benchmarks.attack_values import Names
 from benchmarks.attack_world import World, first_error
@@ -27,6 +27,7 @@ from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_response_header
 from kbroker.testing import EmbeddedBroker
+from scripts.ports import free_port
 from tests.e2e.wire import receive_frame
 
 SIZE: Final = 2048
