@@ -22,6 +22,8 @@ SEEDS_PER_TEST = 25
 SLOW_SEEDS = 100_000
 SLOW_SEEDS_PER_TEST = 1_000
 FIND_WITHIN = 200
+FORMER_FAILURES = (1704,)
+"""Seeds above SEEDS that have failed once."""
 
 
 @lru_cache(maxsize=SEEDS)
@@ -46,6 +48,12 @@ def run_seeds(first: int, count: int) -> None:
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_nothing_acknowledged_is_lost_and_replicas_end_equal(first: int) -> None:
     run_seeds(first, SEEDS_PER_TEST)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", FORMER_FAILURES)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    run_seeds(seed, 1)
 
 
 @pytest.mark.sim

@@ -184,6 +184,21 @@ def test_a_moved_log_start_is_reported_once(world: World) -> None:
     assert partitions_of(poll(world, session_id, 3))[0].log_start_offset == 5
 
 
+def test_what_came_with_a_diverging_epoch_is_told_again(world: World) -> None:
+    """A follower does not apply it, and read at the end it had nothing else to be told: its high
+    watermark stayed behind until the next record.
+    """
+    world.append(0, batches=batch(3))
+    world.host(0, epoch=4, partition_epoch=1)
+    response = world.fetch_now(fetch_request({0: 3}, last_fetched_epoch=1, session=(0, 0)))
+    diverged = partitions_of(response)[0]
+    assert (diverged.diverging_epoch.epoch, diverged.diverging_epoch.end_offset) == (0, 3)
+    request = fetch_request({0: 3}, last_fetched_epoch=0, session=(response.session_id, 1))
+    told = partitions_of(world.fetch_now(request))[0]
+    assert (told.diverging_epoch.epoch, told.high_watermark) == (-1, diverged.high_watermark)
+    assert partitions_of(poll(world, response.session_id, 2)) == {}
+
+
 def test_small_responses_starve_no_partition(world: World) -> None:
     for index in range(3):
         for _ in range(4):
