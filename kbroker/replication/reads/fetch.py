@@ -375,11 +375,9 @@ class FetchReader:
                     traffic.replication_bytes_out += size_of(data.records)
                 else:
                     traffic.bytes_out += size_of(data.records)
-            if data.diverging_epoch is NO_EPOCH:
-                wanted.sent_high_watermark = data.high_watermark
-                wanted.sent_log_start_offset = data.log_start_offset
-            else:  # a follower does not apply them now (KAFKA-14704), and is to be told again
-                wanted.sent_high_watermark = wanted.sent_log_start_offset = -1
+            applies = data.diverging_epoch is NO_EPOCH  # otherwise told again (KAFKA-14704)
+            wanted.sent_high_watermark = data.high_watermark if applies else -1
+            wanted.sent_log_start_offset = data.log_start_offset if applies else -1
         return FetchResponse(session_id=context.session_id, responses=responses)
 
     def _respond_in_steps(
