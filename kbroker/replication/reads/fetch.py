@@ -33,14 +33,15 @@ from kbroker.replication.reads.fetch_set import (
 )
 from kbroker.replication.reads.partition_read import (
     NO_EPOCH,
-    NO_LEADER,
-    NO_SNAPSHOT,
+    NOT_FOUND,
     PartitionData,
     is_settled,
     read_elsewhere,
     read_partition,
     read_throttled,
     readable_end,
+    refused,
+    tell_diverged_again,
 )
 from kbroker.replication.throttle import ReplicationThrottle
 
@@ -60,15 +61,6 @@ STEP_ANSWERS: Final = 256
 
 SHORT_WAIT_MS: Final = 100
 """While memory is short, a fetch that is accounted for waits no longer."""
-
-_NOT_FOUND: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-"""Errors that do not hurry a response, as in Kafka: the metadata may just be on its way."""
 
 
 class _Progress:
@@ -267,7 +259,7 @@ class FetchReader:
                 found = self._find(wanted.topic, wanted.index)
                 if isinstance(found, ErrorCode):
                     self._failed(wanted, found, progress)
-                    progress.urgent |= found not in _NOT_FOUND
+                    progress.urgent |= found not in NOT_FOUND
                     continue
                 partition = wanted.partition = found
             try:
@@ -334,17 +326,7 @@ class FetchReader:
         """Answer an error; the partition stays dirty and is looked up afresh next time."""
         wanted.unwatch()
         wanted.partition = None
-        progress.outgoing[wanted] = PartitionData(
-            partition_index=wanted.index,
-            error_code=int(error),
-            high_watermark=-1,
-            diverging_epoch=NO_EPOCH,
-            current_leader=NO_LEADER,
-            snapshot_id=NO_SNAPSHOT,
-            # Kafka's two ways of failing: not found before the log was asked, or refused by it.
-            aborted_transactions=[] if error in _NOT_FOUND else None,
-            records=b"",
-        )
+        progress.outgoing[wanted] = refused(wanted, error)
 
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
         """Partitions grouped by topic as they come; a full response keeps the request's order."""
@@ -375,9 +357,10 @@ class FetchReader:
                     traffic.replication_bytes_out += size_of(data.records)
                 else:
                     traffic.bytes_out += size_of(data.records)
-            applies = data.diverging_epoch is NO_EPOCH  # otherwise told again (KAFKA-14704)
-            wanted.sent_high_watermark = data.high_watermark if applies else -1
-            wanted.sent_log_start_offset = data.log_start_offset if applies else -1
+            wanted.sent_high_watermark = data.high_watermark
+            wanted.sent_log_start_offset = data.log_start_offset
+        if progress.urgent:
+            tell_diverged_again(progress.outgoing)
         return FetchResponse(session_id=context.session_id, responses=responses)
 
     def _respond_in_steps(
@@ -386,6 +369,7 @@ class FetchReader:
         response = FetchResponse(session_id=context.session_id, responses=[])
         outgoing = iter(progress.outgoing.items())
         piece = _Progress()
+        piece.urgent = progress.urgent
         while some := dict(islice(outgoing, STEP_ANSWERS)):
             piece.outgoing = some
             merge(response, self._respond(context, piece), ("responses", "partitions"), 1)

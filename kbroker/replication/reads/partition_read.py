@@ -7,6 +7,7 @@ read and when is in fetch.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.ports import Timers
@@ -25,6 +26,15 @@ PartitionData = FetchResponse.PartitionData
 NO_EPOCH: Final = FetchResponse.EpochEndOffset()
 NO_LEADER: Final = FetchResponse.LeaderIdAndEpoch()
 NO_SNAPSHOT: Final = FetchResponse.SnapshotId()
+
+NOT_FOUND: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Errors that do not hurry a response, as in Kafka: the metadata may just be on its way."""
 
 _NONE: Final = int(ErrorCode.NONE)
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -138,6 +148,30 @@ def _without_records(
         preferred_read_replica=preferred_read_replica,
         records=b"",
     )
+
+
+def refused(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+    """The answer of a partition that is not read."""
+    return PartitionData(
+        partition_index=wanted.index,
+        error_code=int(error),
+        high_watermark=-1,
+        diverging_epoch=NO_EPOCH,
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
+        # Kafka's two ways of failing: not found before the log was asked, or refused by it.
+        aborted_transactions=[] if error in NOT_FOUND else None,
+        records=b"",
+    )
+
+
+def tell_diverged_again(told: Mapping[FetchPartition, PartitionData]) -> None:
+    """Have the session repeat the high watermark and log start that came with a diverging epoch: a
+    follower does not apply them (KAFKA-14704). Kafka repeats neither until one of them moves.
+    """
+    for wanted, data in told.items():
+        if data.diverging_epoch is not NO_EPOCH:
+            wanted.sent_high_watermark = wanted.sent_log_start_offset = -1
 
 
 def read_elsewhere(
