@@ -167,12 +167,13 @@ bench-log: $(STAMP)  ## the log's benchmarks only, in one table beside their bar
 	@$(BIN)/python -m benchmarks.log_table
 
 .PHONY: bench
-bench: $(STAMP)  ## beside Apache Kafka (fetched; needs Java), then the broker alone: an hour, into docs/plots
+bench: $(STAMP)  ## beside Apache Kafka (fetched; needs Java), then the broker alone: an hour and a half, into docs/plots
 	@command -v java > /dev/null || { echo "make bench: Apache Kafka needs Java 17 or 21" >&2; exit 1; }
 	@$(BIN)/python benchmarks/start.py --kafka
 	@$(BIN)/python benchmarks/side_by_side.py --plots docs/plots
 	@$(BIN)/python benchmarks/imports.py
 	@$(BIN)/python benchmarks/controllers.py
+	@$(BIN)/python benchmarks/replication.py --runs 1
 	@$(BIN)/python -m benchmarks.hot_path
 	@$(BIN)/python benchmarks/wire_cost.py
 	@$(BIN)/python benchmarks/codec.py

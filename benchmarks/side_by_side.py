@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -90,6 +91,10 @@ class Workload:
     def records(self, megabytes: int) -> int:
         """How many records make its share of so many MB."""
         return int(megabytes * 1_000_000 * self.share / self.record_bytes)
+
+    def topic(self, number: int) -> str:
+        """The topic of a round."""
+        return f"{self.name.replace(' ', '-').replace(',', '')}-{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,15 @@ GOALS = {
 """Ratios to Apache Kafka in the same run."""
 
 
-def measured(server: Server, size: int, work: Callable[[], Load]) -> Figures:
+class Measured(Protocol):
+    """A server, or the nodes of a cluster taken together."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    def cpu_seconds(self) -> float: ...
+
+
+def measured(server: Measured, size: int, work: Callable[[], Load]) -> Figures:
     """One load on a server, `size` bytes of values."""
     time.sleep(PAUSE_S)
     before = server.cpu_seconds()
@@ -197,13 +210,10 @@ def one_run(
 
 
 def produce_and_consume(
-    load: Workload, megabytes: int, server: Server, number: int
+    load: Workload, megabytes: int, server: Measured, number: int
 ) -> dict[str, Figures]:
     """One round: a topic is written at full speed, read, and deleted."""
-    bootstrap, topic = (
-        server.bootstrap_servers,
-        f"{load.name.replace(' ', '-').replace(',', '')}-{number}",
-    )
+    bootstrap, topic = server.bootstrap_servers, load.topic(number)
     records = load.records(megabytes)
     size = records * load.record_bytes
     produced = measured(
@@ -321,11 +331,16 @@ SERVERS: dict[str, Callable[[Path], Server]] = {"kbroker": kbroker, "kafka": apa
 
 def source_tree(tree: Path) -> Callable[[Path], Server]:
     """A kbroker run from other sources."""
+    command = source_command(tree)
+    return lambda folder: BrokerProcess(folder, overrides=PROPERTIES, command=command)
+
+
+def source_command(tree: Path) -> tuple[str, ...]:
+    """`kbroker` of the sources in a folder."""
     program = f"import runpy, sys; sys.path.insert(0, {str(tree.resolve())!r}); " + (
         "runpy.run_module('kbroker', run_name='__main__', alter_sys=True)"
     )
-    command = (sys.executable, "-c", program)
-    return lambda folder: BrokerProcess(folder, overrides=PROPERTIES, command=command)
+    return sys.executable, "-c", program
 
 
 def medians(runs: list[dict[str, Figures]]) -> dict[str, Figures]:
@@ -341,7 +356,7 @@ def medians(runs: list[dict[str, Figures]]) -> dict[str, Figures]:
     }
 
 
-def table(results: Results) -> list[str]:
+def table(results: Results, goals: Mapping[tuple[str, str], float] = GOALS) -> list[str]:
     """Markdown: a row for each load and figure; kbroker's share of Kafka's, and the goal."""
     names = list(results)
     lines = [
@@ -354,7 +369,7 @@ def table(results: Results) -> list[str]:
                 continue  # the share of a GB tells more
             values = [results[name].get(load, {}).get(figure, math.nan) for name in names]
             ratio = f"{values[0] / values[1]:.2f}" if len(values) > 1 and values[1] else ""
-            goal = GOALS.get((load, figure))
+            goal = goals.get((load, figure))
             cells = " | ".join(f"{value:.3g}" for value in values)
             lines.append(
                 f"| {load} | {figure} | {cells} | {ratio} | {'' if goal is None else goal} |"

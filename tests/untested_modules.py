@@ -69,10 +69,6 @@ REASONS: Mapping[str, Reason] = {
         "replication/followers/test_follower.py",
         "values of that core, and where logs are cut: each line of Kafka's decisions",
     ),
-    "client/in_flight.py": Reason(
-        "client/test_connection.py",
-        "frames and correlation ids: split, hostile and late responses on both of its users",
-    ),
     "client/node_api_versions.py": Reason(
         "client/channel/test_channel.py",
         "versions agreed on: older peers, none in common, errors",

@@ -72,26 +72,32 @@ class InFlightRequests:
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
         """Bytes have arrived: resolve the requests whose responses are complete, in their order.
+        What a response has of records are views on them, without a copy.
 
         Raises MalformedRequest for bytes that are no response; the connection is unusable then.
         """
-        received = self._received
-        received += data
+        pending: bytes | bytearray = self._received
+        if pending:
+            self._received += data
+        else:
+            pending = data if type(data) is bytes else bytes(data)
+        view = memoryview(pending)
         position = 0
         try:
-            while len(received) - position >= 4:
-                size = int.from_bytes(received[position : position + 4], "big", signed=True)
+            while len(pending) - position >= 4:
+                size = int.from_bytes(pending[position : position + 4], "big", signed=True)
                 if not _ID_BYTES <= size <= self._max_response_bytes:
                     raise MalformedRequest(f"a response of {size} bytes")
-                if len(received) - position - 4 < size:
+                begin, end = position + 4, position + 4 + size
+                if end > len(pending):
                     break
-                frame = bytes(memoryview(received)[position + 4 : position + 4 + size])
-                position += 4 + size
-                self._resolve(frame)
+                position = end
+                self._resolve(view[begin:end])
         finally:
-            del received[:position]
+            if position or pending is not self._received:
+                self._received = bytearray(view[position:])  # the views keep the old one
 
-    def _resolve(self, frame: bytes) -> None:
+    def _resolve(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:_ID_BYTES], "big", signed=True)
         waiting = self._in_flight.get(correlation_id)
         if waiting is None:
@@ -107,7 +113,7 @@ class InFlightRequests:
             waiting.response.fail(KafkaError(error.code, error.message))
 
 
-def _decode(frame: bytes, api_key: int, version: int) -> Response:
+def _decode(frame: memoryview, api_key: int, version: int) -> Response:
     """A response, given without its length. Raises MalformedRequest."""
     try:
         _, position = decode_response_header(frame, api_key, version)
