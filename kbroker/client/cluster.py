@@ -183,7 +183,8 @@ class Client:
         """The connection to an address from the cluster's metadata.
 
         Raises KafkaError: NETWORK_EXCEPTION, or BROKER_NOT_AVAILABLE, which is not retriable, where
-        a bootstrap address answers but no advertised one could be reached for ADVERTISED_GRACE_S.
+        a bootstrap address answers but no advertised one could be reached for ADVERTISED_GRACE_S,
+        nor can be now.
         """
         host, port = broker.host, broker.port
         if (host, port) in self._reached:
@@ -196,9 +197,11 @@ class Client:
         except KafkaError as error:
             if error.code is not ErrorCode.NETWORK_EXCEPTION:
                 raise
-            raise self._unreachable(broker, error, began_s) from None
+            raise await self._unreachable(broker, error, began_s) from None
 
-    def _unreachable(self, broker: BrokerAddress, error: KafkaError, began_s: float) -> KafkaError:
+    async def _unreachable(
+        self, broker: BrokerAddress, error: KafkaError, began_s: float
+    ) -> KafkaError:
         """began_s: when the attempt that failed began."""
         why = error.message.removeprefix(f"{broker.host}:{broker.port}: ")
         message = (
@@ -208,13 +211,28 @@ class Client:
         if self._unreached_since_s is None:
             self._unreached_since_s = began_s
         waited_s = asyncio.get_running_loop().time() - self._unreached_since_s
-        is_any_reached = any((known.host, known.port) in self._reached for known in self._known())
-        if is_any_reached or waited_s < ADVERTISED_GRACE_S:
+        if waited_s < ADVERTISED_GRACE_S or await self._reaches_another(broker):
             return KafkaError(ErrorCode.NETWORK_EXCEPTION, message)
         return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message)
 
-    def _known(self) -> list[BrokerAddress]:
-        return [*self.brokers.values(), *self._coordinators.values()]
+    async def _reaches_another(self, broker: BrokerAddress) -> bool:
+        """Whether another advertised address was reached or answers now. Then this broker is down,
+        and its partitions and coordinators will move.
+        """
+        known = [*self.brokers.values(), *self._coordinators.values()]
+        others = dict.fromkeys((each.host, each.port) for each in known)
+        if self._reached & others.keys():
+            return True
+        others.pop((broker.host, broker.port), None)
+        for host, port in others:
+            timeout_s = ADVERTISED_CONNECT_TIMEOUT_S / len(others)
+            try:
+                await self.connection(host, port, timeout_s=timeout_s)
+            except KafkaError as error:
+                if error.code is ErrorCode.NETWORK_EXCEPTION:
+                    continue
+            return True
+        return False
 
     def _is_open(self, address: tuple[str, int]) -> bool:
         task = self._connections.get((*address, ""))

@@ -82,6 +82,37 @@ def test_an_advertised_address_that_cannot_be_reached(
     run(test)
 
 
+def test_a_broker_that_is_down_does_not_advertise_a_wrong_address(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first broker that is asked for has died, and no advertised address was reached yet,
+    because the bootstrap address is another one: it is retried until another broker leads.
+    """
+    monkeypatch.setattr(cluster, "ADVERTISED_GRACE_S", 0.0)
+
+    async def test(broker: Any) -> None:
+        with socket.socket() as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            elections = [2, 2, 2, 1]
+
+            def metadata(request: Any, version: int) -> MetadataResponse:
+                response = broker.on_metadata(request, version, leader_id=elections.pop(0))
+                dead = MetadataResponse.MetadataResponseBroker(
+                    node_id=2, host=broker.host, port=reserved.getsockname()[1]
+                )
+                response.brokers.append(dead)
+                return response
+
+            broker.script(ApiKey.METADATA, *[metadata] * 4)
+            async with Client(f"localhost:{broker.port}") as client:
+                place = TopicPartition("events", 0)
+                found = await client.retry(lambda: client.list_offsets({place: LATEST_TIMESTAMP}))
+                assert found.keys() == {place}
+            assert elections == []
+
+    run(test)
+
+
 def test_an_address_that_was_reached_before_may_come_back(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
