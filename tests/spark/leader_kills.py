@@ -28,7 +28,7 @@ ROUND_TIMEOUT_S: Final = 60.0
 """For an election, and for a node's return into all ISRs."""
 LOOK_TIMEOUT_S: Final = 5.0
 LOOK_PAUSE_S: Final = 0.1
-MAX_PAUSE_S: Final = 1.5
+MAX_PAUSE_S: Final = 1.0
 """Before a kill and before the start of a killed node, so that they meet any moment of a batch."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 RECORDS_PER_S: Final = 300
