@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -49,22 +50,25 @@ POLL_S = 0.2
 
 
 class Batches:
-    """What Spark's listener tells of one query."""
+    """What Spark's listener tells of one query, perhaps some seconds late."""
 
     def __init__(self) -> None:
         self.count = 0
         self.end: Offsets = {}
         self.longest_pause_s = 0.0
         """Between the ends of two batches."""
-        self._last_s: float | None = None
+        self._ended_at: datetime | None = None
 
     def batch(self, entry: Mapping[str, Any]) -> None:
-        now_s = time.monotonic()
-        if self._last_s is not None:
-            self.longest_pause_s = max(self.longest_pause_s, now_s - self._last_s)
-        self._last_s = now_s
+        progress = parse_progress(entry)
+        began_at = datetime.fromisoformat(entry["timestamp"])
+        ended_at = began_at + timedelta(milliseconds=progress.duration_ms)
+        if self._ended_at is not None:
+            pause_s = (ended_at - self._ended_at).total_seconds()
+            self.longest_pause_s = max(self.longest_pause_s, pause_s)
+        self._ended_at = ended_at
         self.count += 1
-        self.end = parse_progress(entry).end
+        self.end = progress.end
 
     def idle(self) -> None:
         """A pause without records is a pause too."""
