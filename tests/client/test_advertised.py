@@ -115,6 +115,7 @@ def test_a_coordinator_that_is_down(run: Run, monkeypatch: pytest.MonkeyPatch) -
             port = reserved.getsockname()[1]
             dead = FindCoordinatorResponse(node_id=2, host=broker.host, port=port)
             broker.script(ApiKey.FIND_COORDINATOR, dead, dead)
+            broker.script(ApiKey.HEARTBEAT, HeartbeatResponse())
             async with Client(broker.address) as client:
                 await client.retry(
                     lambda: client.to_coordinator("g", HeartbeatRequest(), HeartbeatResponse)
