@@ -233,20 +233,23 @@ def test_no_query_ends_and_no_record_is_lost_or_twice(
             Queries(spark, cluster.bootstrap, tmp_path) as queries,
         ):
             queries.await_all(lambda batches: batches.count > 0, FIRST_BATCH_S, "a batch")
-            rounds = LeaderKills(cluster, DRAWN, queries.check, SEED)
+
+            def check() -> None:
+                queries.check()
+                assert producer.failures == []
+
+            rounds = LeaderKills(cluster, DRAWN, check, SEED)
             rounds.run(kills)
             producer.stop()
+            expected = expected_rows(producer)
             ends = {SOURCE: dict(enumerate(producer.counts))}
             queries.await_all(lambda batches: batches.end == ends, DRAIN_S, f"the ends {ends}")
             queries.stop()
-        expected = expected_rows(producer)
+        print(
+            f"seed {SEED}: {kills} kills {dict(rounds.killed)} in {time.monotonic() - began_s:.0f} "
+            f"s, slowest round {rounds.slowest_s:.1f} s; {len(expected)} records acknowledged"
+        )
+        for name, batches in queries.batches.items():
+            print(f"{name}: {batches.count} batches, longest pause {batches.longest_pause_s:.1f} s")
         check_archive(spark, queries.output, expected)
         check_targets(cluster.bootstrap, expected)
-    pauses = {
-        name: f"{batches.count} batches, longest pause {batches.longest_pause_s:.1f} s"
-        for name, batches in queries.batches.items()
-    }
-    print(
-        f"{kills} kills {dict(rounds.killed)} in {time.monotonic() - began_s:.0f} s, slowest round "
-        f"{rounds.slowest_s:.1f} s; {len(expected)} records acknowledged; {pauses}"
-    )
