@@ -90,6 +90,7 @@ SPARK_FILES: Final = frozenset(
         "tests/spark/test_docs.py",
         "tests/spark/table/test_job.py",
         "tests/spark/test_kafka_source.py",
+        "tests/spark/test_leader_kills.py",
         "tests/spark/test_lake_archive.py",
         "tests/spark/test_tables_docs.py",
         "tests/spark/verify/test_job.py",

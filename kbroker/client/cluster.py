@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from kbroker.client.advertised import ADVERTISED_CONNECT_TIMEOUT_S, AdvertisedAddresses
 from kbroker.client.bootstrap_servers import parse_bootstrap
 from kbroker.client.cluster_view import (
     BrokerAddress,
@@ -44,14 +45,6 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S: Final = 30.0
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 1.0
-
-ADVERTISED_GRACE_S: Final = 3.0
-"""How long connecting to an advertised address is retried while none was reached: the broker may be
-restarting.
-"""
-
-ADVERTISED_CONNECT_TIMEOUT_S: Final = 5.0
-"""Timeout of each connection attempt to an advertised address."""
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -109,8 +102,7 @@ class Client:
         self._connections: dict[tuple[str, int, str], asyncio.Task[BrokerConnection]] = {}
         self._closing: list[BrokerConnection] = []
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
-        self._reached: set[tuple[str, int]] = set()
-        self._unreached_since_s: float | None = None
+        self._advertised = AdvertisedAddresses(self.connection)
 
     async def __aenter__(self) -> Self:
         """Connect to one bootstrap broker. Raises StartupError if none can be reached."""
@@ -163,7 +155,7 @@ class Client:
             )
             task = self._connections[key] = asyncio.create_task(opening)
         connection = await asyncio.shield(task)
-        self._reached.add((host, port))
+        self._advertised.add_reached(host, port)
         return connection
 
     def close_channel(self, channel: str) -> None:
@@ -180,13 +172,11 @@ class Client:
     async def advertised_connection(
         self, broker: BrokerAddress, channel: str = ""
     ) -> BrokerConnection:
-        """The connection to an address from the cluster's metadata.
-
-        Raises KafkaError: NETWORK_EXCEPTION, or BROKER_NOT_AVAILABLE, which is not retriable, where
-        a bootstrap address answers but no advertised one could be reached for ADVERTISED_GRACE_S.
+        """The connection to an address from the cluster's metadata. Raises KafkaError, see
+        `AdvertisedAddresses.unreachable`.
         """
         host, port = broker.host, broker.port
-        if (host, port) in self._reached:
+        if self._advertised.is_reached(broker):
             return await self.connection(host, port, channel)
         began_s = asyncio.get_running_loop().time()
         try:
@@ -196,24 +186,12 @@ class Client:
         except KafkaError as error:
             if error.code is not ErrorCode.NETWORK_EXCEPTION:
                 raise
-            raise self._unreachable(broker, error, began_s) from None
+            known = self._known_brokers
+            raise await self._advertised.unreachable(broker, error, began_s, known) from None
 
-    def _unreachable(self, broker: BrokerAddress, error: KafkaError, began_s: float) -> KafkaError:
-        """began_s: when the attempt that failed began."""
-        why = error.message.removeprefix(f"{broker.host}:{broker.port}: ")
-        message = (
-            f"broker {broker.node_id} advertises {broker.host}:{broker.port}, which this machine "
-            f"cannot reach: {why}; check advertised.listeners of the broker"
-        )
-        if self._unreached_since_s is None:
-            self._unreached_since_s = began_s
-        waited_s = asyncio.get_running_loop().time() - self._unreached_since_s
-        is_any_reached = any((known.host, known.port) in self._reached for known in self._known())
-        if is_any_reached or waited_s < ADVERTISED_GRACE_S:
-            return KafkaError(ErrorCode.NETWORK_EXCEPTION, message)
-        return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message)
-
-    def _known(self) -> list[BrokerAddress]:
+    async def _known_brokers(self) -> list[BrokerAddress]:
+        if not self.brokers:  # FindCoordinator was the first request
+            await self.metadata([])
         return [*self.brokers.values(), *self._coordinators.values()]
 
     def _is_open(self, address: tuple[str, int]) -> bool:

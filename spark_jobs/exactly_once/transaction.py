@@ -42,6 +42,10 @@ LAST_END_VERSION: Final = 4
 FIRST_VERSION_WITH_PRODUCER: Final = 3
 """Of InitProducerId: it names the producer that the caller had (KIP-360)."""
 
+REFUSED_EPOCH_CODES: Final = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+
 
 class Producer(NamedTuple):
     """The producer id of a transactional id, and its epoch."""
@@ -65,13 +69,30 @@ class TransactionalProducer:
         previous: the producer that this driver had, if its transaction has ended; the broker then
         refuses (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH) if another driver has had one since. None
         while a transaction may be open.
+
+        A refusal of a repeated request may mean this driver: an earlier try was given the epoch,
+        and the coordinator died with its answer. Its successor does not know who asked, for the
+        log has no previous epochs (KAFKA-20357). Then this driver takes another epoch as if it
+        began now, and if there is another driver, that one is fenced and stops.
         """
-        try:
-            return self._client.retry(lambda: self._init(previous))
-        except KafkaError as error:
-            if previous is None or error.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        is_repeated = False
+
+        def attempt() -> Producer:
+            nonlocal is_repeated
+            try:
+                return self._init(previous)
+            except KafkaError as error:
+                is_repeated |= error.code.retriable
                 raise
-        # The coordinator has forgotten the id since (transactional.id.expiration.ms).
+
+        try:
+            return self._client.retry(attempt)
+        except KafkaError as error:
+            # The coordinator has forgotten the id since (transactional.id.expiration.ms).
+            is_forgotten = error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            may_be_own = is_repeated and error.code in REFUSED_EPOCH_CODES
+            if previous is None or not (is_forgotten or may_be_own):
+                raise
         return self._client.retry(lambda: self._init(None))
 
     def _init(self, previous: Producer | None) -> Producer:

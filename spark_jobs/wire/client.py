@@ -108,7 +108,7 @@ class BlockingClient:
         self._topic_ids: dict[str, Uuid] = {}
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
-        self._is_advertised_reached = False
+        self._reached: set[tuple[str, int]] = set()
 
     def _open_socket(self, host: str, port: int, timeout_s: float) -> Connection:
         return BrokerSocket.connect(
@@ -133,6 +133,7 @@ class BlockingClient:
         if known is not None and not known.is_closed:
             return known
         opened = self._connections[host, port] = self._connect(host, port, timeout_s)
+        self._reached.add((host, port))
         return opened
 
     def any_connection(self) -> Connection:
@@ -143,7 +144,13 @@ class BlockingClient:
         """
         known = [(broker.host, broker.port) for broker in self._brokers.values()]
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
-        addresses.sort(key=self._is_open, reverse=True)
+        return self._first_connection(addresses)
+
+    def _first_connection(self, addresses: Sequence[tuple[str, int]]) -> Connection:
+        """Raises NoBroker if no address answers within connect_timeout_s, and what a broker raises
+        that refuses this client.
+        """
+        addresses = sorted(addresses, key=self._is_open, reverse=True)
         deadline = self.clock.monotonic() + self.address.connect_timeout_s
         failures: list[str] = []
         for left, (host, port) in zip(range(len(addresses), 0, -1), addresses, strict=True):
@@ -172,15 +179,15 @@ class BlockingClient:
 
     def _advertised(self, broker: BrokerAddress) -> Connection:
         """Raises KafkaError: BROKER_NOT_AVAILABLE, which is not retriable, if none of the
-        cluster's own addresses was ever reached from here.
+        addresses that the cluster advertises can be reached from here.
         """
         host, port = broker.host, broker.port
         began = self.clock.monotonic()
         while True:
             try:
-                connection = self._connection(host, port, self.address.connect_timeout_s)
+                return self._connection(host, port, self.address.connect_timeout_s)
             except KafkaError as error:
-                if self._is_advertised_reached or not error.code.retriable:
+                if not error.code.retriable or self._is_advertised_reached(broker):
                     raise
                 waited_s = self.clock.monotonic() - began
                 if waited_s + FIRST_BACKOFF_S > self.address.connect_timeout_s:
@@ -190,9 +197,21 @@ class BlockingClient:
                         f"cannot reach ({error.message}); check advertised.listeners",
                     ) from None
                 self.clock.sleep(FIRST_BACKOFF_S)
-            else:
-                self._is_advertised_reached = True
-                return connection
+
+    def _is_advertised_reached(self, broker: BrokerAddress) -> bool:
+        """Whether an advertised address was reached, or answers now: then a broker that does not
+        answer is down, and its partitions and coordinators will move.
+        """
+        if not self._brokers:
+            self.refresh([])
+        advertised = {(known.host, known.port) for known in (broker, *self._brokers.values())}
+        if advertised & self._reached:
+            return True
+        try:
+            self._first_connection(sorted(advertised - {(broker.host, broker.port)}))
+        except NoBroker:
+            return False
+        return True
 
     # requests
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from kbroker.client import cluster
+from kbroker.client import advertised
 from kbroker.testing import EmbeddedBroker
 from tests.cli.test_app import LEAVES, TREE
 
@@ -104,7 +104,7 @@ def test_the_address_and_the_setting_are_named(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(cluster, "ADVERTISED_GRACE_S", 0.0)
+    monkeypatch.setattr(advertised, "ADVERTISED_GRACE_S", 0.0)
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
     (tmp_path / "stdin").write_text("line\n")
     with (tmp_path / "stdin").open() as stream:

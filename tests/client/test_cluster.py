@@ -56,50 +56,6 @@ def test_the_next_bootstrap_address_is_tried(run: Run) -> None:
     run(test)
 
 
-@pytest.mark.parametrize(
-    ("grace_s", "code"),
-    [(1e9, ErrorCode.NETWORK_EXCEPTION), (0.0, ErrorCode.BROKER_NOT_AVAILABLE)],
-)
-def test_an_advertised_address_that_cannot_be_reached(
-    run: Run, monkeypatch: pytest.MonkeyPatch, grace_s: float, code: ErrorCode
-) -> None:
-    """At first it may be a broker that restarts, which is retriable."""
-    monkeypatch.setattr(cluster, "ADVERTISED_GRACE_S", grace_s)
-
-    async def test(broker: Any) -> None:
-        with socket.socket() as reserved:
-            reserved.bind(("127.0.0.1", 0))
-            port = reserved.getsockname()[1]
-            real, broker.port = broker.port, port
-            async with Client(f"{broker.host}:{real}") as client:
-                with pytest.raises(KafkaError) as caught:
-                    await client.list_offsets({TopicPartition("events", 0): LATEST_TIMESTAMP})
-                assert caught.value.code is code
-                assert f"broker 1 advertises 127.0.0.1:{port}, which" in caught.value.message
-                await client.metadata([])  # over the connection that is open
-            assert len(broker.asked(ApiKey.API_VERSIONS)) == 1
-
-    run(test)
-
-
-def test_an_address_that_was_reached_before_may_come_back(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "ADVERTISED_GRACE_S", 0.0)
-
-    async def test(broker: Any) -> None:
-        async with Client(broker.address) as client:
-            await client.metadata()
-            await broker.__aexit__(None, None, None)
-            await asyncio.sleep(0)
-            with pytest.raises(KafkaError) as caught:
-                await client.list_offsets({TopicPartition("events", 0): LATEST_TIMESTAMP})
-            assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
-            assert "advertise" not in caught.value.message
-
-    run(test)
-
-
 def test_one_connection_however_many_ask(run: Run) -> None:
     async def test(broker: Any) -> None:
         async with Client(broker.address) as client:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kbroker.client import cluster as client_cluster
+from kbroker.client import advertised
 from kbroker.testing import EmbeddedBroker
 from spark_jobs import cluster
 from spark_jobs.cluster import ClusterView, Subscription, group_offsets, look
@@ -129,7 +129,7 @@ def test_an_address_that_is_none() -> None:
 def test_an_advertised_address_that_cannot_be_reached(
     closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_cluster, "ADVERTISED_GRACE_S", 0.0)
+    monkeypatch.setattr(advertised, "ADVERTISED_GRACE_S", 0.0)
     settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{closed_port}"}
     with EmbeddedBroker(settings) as broker:
         broker.create_topic("t")

@@ -43,10 +43,10 @@ def read_committed(bootstrap: str, topic: str, partitions: int) -> list[list[Row
     ended: set[int] = set()
 
     def is_read() -> bool:
-        message = consumer.poll(1)
-        if message is not None and message.error() is not None:
-            ended.add(message.partition())
-        elif message is not None:
+        for message in consumer.consume(1000, 0.1):
+            if message.error() is not None:
+                ended.add(message.partition())
+                continue
             headers: Any = tuple(message.headers() or ())
             row = Row(message.key(), message.value(), headers, message.timestamp()[1])
             found[message.partition()].append(row)

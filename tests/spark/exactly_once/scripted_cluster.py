@@ -49,7 +49,9 @@ from spark_jobs.wire.client import BlockingClient, ClusterAddress
 R = TypeVar("R", bound=Response)
 
 NODE_ID = 1
+DEAD_NODE_ID = 2
 HOST, PORT = "broker", 9092
+HOSTS = {NODE_ID: HOST, DEAD_NODE_ID: "dead"}
 MARKER_EPOCH = 0
 
 
@@ -219,6 +221,10 @@ class ScriptedCluster:
         self.requests: list[ApiKey] = []
         self.faults: list[Fault] = []
         self.max_version: dict[int, int] = {}
+        self.led_by_the_dead: set[TopicPartition] = set()
+        """Partitions that Metadata says a second broker leads, where nothing listens."""
+        self.is_coordinator_dead = False
+        """FindCoordinator names that broker."""
         self.before: Callable[[Request], None] | None = None
         """Called with each request before it has its effect; `after` when it had."""
         self.after: Callable[[Request], None] | None = None
@@ -289,8 +295,9 @@ class ScriptedCluster:
             case MetadataRequest():
                 return self._metadata(request)
             case FindCoordinatorRequest():
+                node_id = DEAD_NODE_ID if self.is_coordinator_dead else NODE_ID
                 return FindCoordinatorResponse(
-                    error_code=code, node_id=NODE_ID, host=HOST, port=PORT
+                    error_code=code, node_id=node_id, host=HOSTS[node_id], port=PORT
                 )
             case CreateTopicsRequest():
                 return self._create_topics(request, code)
@@ -325,14 +332,25 @@ class ScriptedCluster:
                 )
                 continue
             partitions = [
-                MetadataResponse.MetadataResponsePartition(partition_index=i, leader_id=NODE_ID)
-                for i in range(len(logs))
+                MetadataResponse.MetadataResponsePartition(
+                    partition_index=index, leader_id=self._leader(wanted.name or "", index)
+                )
+                for index in range(len(logs))
             ]
             topics.append(
                 MetadataResponse.MetadataResponseTopic(name=wanted.name, partitions=partitions)
             )
-        broker = MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host=HOST, port=PORT)
-        return MetadataResponse(brokers=[broker], topics=topics)
+        has_dead = self.is_coordinator_dead or self.led_by_the_dead
+        brokers = [
+            MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=PORT)
+            for node_id, host in HOSTS.items()
+            if node_id == NODE_ID or has_dead
+        ]
+        return MetadataResponse(brokers=brokers, topics=topics)
+
+    def _leader(self, topic: str, partition: int) -> int:
+        is_dead = TopicPartition(topic, partition) in self.led_by_the_dead
+        return DEAD_NODE_ID if is_dead else NODE_ID
 
     def _create_topics(self, request: CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse:
         results = []

@@ -288,6 +288,36 @@ def test_a_second_driver_between_two_batches(cluster: ScriptedCluster, driver: Q
     assert cluster.committed("out") == expected(0, 1)
 
 
+def test_a_coordinator_that_dies_with_the_answer_of_a_new_epoch(
+    cluster: ScriptedCluster, driver: QueryDriver
+) -> None:
+    """Its successor has the epoch, and does not know that this driver had asked for it."""
+    driver.write_batch(0, tasks_of(cluster, 0))
+    cluster.lose(ApiKey.INIT_PRODUCER_ID, "response")
+
+    def elect(request: Request) -> None:
+        for transaction in cluster.transactions.values():
+            transaction.previous_epoch = -1
+
+    cluster.after = elect
+    assert driver.write_batch(1, tasks_of(cluster, 1)).attempts == 1
+    assert cluster.committed("out") == expected(0, 1)
+
+
+def test_a_second_driver_while_the_coordinator_moves(
+    cluster: ScriptedCluster, driver: QueryDriver
+) -> None:
+    """Who was first cannot be told: the second one is fenced, and its batch is not repeated."""
+    driver.write_batch(0, tasks_of(cluster, 0))
+    other = QueryDriver(cluster.client(), QUERY)
+    other.write_batch(1, tasks_of(cluster, 1))
+    cluster.lose(ApiKey.INIT_PRODUCER_ID, "request")
+    assert driver.write_batch(1, tasks_of(cluster, 1)).attempts == 0
+    with pytest.raises(SecondDriver):
+        other.write_batch(2, tasks_of(cluster, 2))
+    assert cluster.committed("out") == expected(0, 1)
+
+
 KAFKA_0_11 = {
     ApiKey.PRODUCE: 3,
     ApiKey.FETCH: 5,

@@ -96,6 +96,45 @@ def test_advertised_addresses_that_cannot_be_reached(cluster: ScriptedCluster) -
     assert 4.5 < cluster.clock.now - 100 < 5.5
 
 
+@pytest.fixture(params=[f"{HOST}:{PORT}", "alias:1"])
+def new_client(request: pytest.FixtureRequest, cluster: ScriptedCluster) -> BlockingClient:
+    """As each task has one. Bootstrap servers may be addresses that no broker advertises."""
+    client = client_at(cluster, request.param)
+    inner = client._connect
+
+    def connect(host: str, port: int, timeout_s: float) -> object:
+        address = (HOST, PORT) if host == "alias" else (host, port)
+        return inner(*address, timeout_s)
+
+    client._connect = connect  # type: ignore[assignment]
+    return client
+
+
+def test_a_leader_that_has_died(cluster: ScriptedCluster, new_client: BlockingClient) -> None:
+    """For the session of a broker (9 s by default) the cluster names it although it is dead."""
+    place = TopicPartition("t", 1)
+    cluster.led_by_the_dead = {place}
+
+    def elect(request: object) -> None:
+        if cluster.clock.now > 109:
+            cluster.led_by_the_dead = set()
+
+    cluster.before = elect
+    new_client.retry(lambda: new_client.node(new_client.leader(place)))
+    assert 9 < cluster.clock.now - 100 < 12
+
+
+def test_a_coordinator_that_has_died(cluster: ScriptedCluster, new_client: BlockingClient) -> None:
+    cluster.is_coordinator_dead = True
+
+    def elect(request: object) -> None:
+        cluster.is_coordinator_dead = cluster.clock.now < 109
+
+    cluster.before = elect
+    new_client.retry(lambda: new_client.coordinator_connection(TRANSACTION_COORDINATOR, "x"))
+    assert 9 < cluster.clock.now - 100 < 12
+
+
 def test_leaders(cluster: ScriptedCluster) -> None:
     client = cluster.client()
     assert client.leader(TopicPartition("t", 1)) == 1
