@@ -123,7 +123,8 @@ def test_no_client_notices_which_broker_leads(cluster: MixedCluster, tmp_path: P
     assert summary.acknowledged > 2_000
     assert cluster.check_replicas() > 100_000
     cluster.check_stopped_kbroker()
-    assert complaints(cluster.nodes[KBROKER].process.data) == []
+    if cluster.controller == "kbroker":  # once: the tool starts three JVMs
+        assert complaints(cluster.nodes[KBROKER].process.data) == []
 
 
 # -- records --------------------------------------------------------------------------------------
