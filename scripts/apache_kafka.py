@@ -7,6 +7,7 @@ Needs Java; the jars come through kafka_jars.py at the first start. The counterp
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -153,6 +154,14 @@ class ApacheKafka:
         if process is not None:
             process.kill()
             process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process hangs, its sockets stay open."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def resident_bytes(self) -> int:
         """Resident set of the process (Linux)."""

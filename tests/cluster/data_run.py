@@ -106,10 +106,15 @@ def usual_loads() -> tuple[str, ...]:
 
 
 class DataRun(Run):
-    """loads: names of LOADS."""
+    """loads: names of LOADS. cluster: one that has what runs use of a `Cluster`; None for three
+    nodes of kbroker. Each of its nodes gets a replica of each partition.
+    """
 
-    def __init__(self, folder: Path, *, loads: Sequence[str]) -> None:
-        cluster = Cluster(folder, is_combined=True, settings=SETTINGS, disk_bytes=DISK_BYTES)
+    def __init__(
+        self, folder: Path, *, loads: Sequence[str], cluster: Cluster | None = None
+    ) -> None:
+        if cluster is None:
+            cluster = Cluster(folder, is_combined=True, settings=SETTINGS, disk_bytes=DISK_BYTES)
         super().__init__(cluster, folder)
         self._load_names = loads
         self._shared = SharedHistory()

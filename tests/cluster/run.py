@@ -82,14 +82,14 @@ class Run(ABC):
         """Start everything, and wait until every client was acknowledged something."""
         stack.enter_context(self.cluster)
         self.start_clients(stack)
-        self._wait_for_progress("the load begins", START_TIMEOUT_S)
+        self.wait_for_progress("the load begins", START_TIMEOUT_S)
 
     def play(self, plan: Round) -> None:
         """One round."""
         time.sleep(plan.quiet_s)
         leader_id = self.quorum(RECOVERY_TIMEOUT_S).leader_id
         strike(self.cluster, plan, victims_of(self.cluster, leader_id))
-        self._wait_for_progress("every client is acknowledged something after the faults")
+        self.wait_for_progress("every client is acknowledged something after the faults")
         for node in self.cluster.nodes.values():
             assert node.process.running(), f"{node} has ended: {_tail(node)}"
         self.observe_leaders()
@@ -112,7 +112,8 @@ class Run(ABC):
             assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what()}"
             time.sleep(poll_s)
 
-    def _wait_for_progress(self, what: str, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
+    def wait_for_progress(self, what: str, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
+        """Until every client was acknowledged something more. what: as an error names it."""
         before = {load: load.sink.count for load in self._loads}
 
         def without_progress() -> list[str]:

@@ -10,6 +10,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state import producers as producers_module
 from kbroker.log.state.producers import rebuild_producers, take_snapshot
 from kbroker.log.storage import names
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from tests.log.state.logs import NOW_MS, append, open_log, produce
 
@@ -123,3 +124,40 @@ def test_a_log_of_before_snapshots_is_not_read_through(
     monkeypatch.delattr(producers_module, "read_batches")
     rebuild(log)
     assert log.snapshots.latest == 3
+
+
+def test_what_a_follower_appends_at_once_hides_no_aborted_transaction(tmp_path: Path) -> None:
+    """Producer 7 aborts two transactions; one of producer 8 begins behind them. A follower of
+    Kafka's has 4 as the last stable offset of the first, so that a read up to 4 ends with it.
+    """
+    batches = bytearray()
+    for base_offset in (0, 2):
+        batches += record(7, base_offset)
+        batches += build_end_transaction_marker(
+            commit=False,
+            producer_id=7,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp_ms=NOW_MS,
+            base_offset=base_offset + 1,
+            partition_leader_epoch=0,
+        )
+    batches += record(8, 4)
+    log = open_log(tmp_path)
+    log.append_as_follower(batches, now_ms=NOW_MS)
+    index = log.segments.active.transaction_index
+    assert [tuple(entry) for entry in index.entries()] == [(7, 0, 1, 2), (7, 2, 3, 4)]
+    assert [entry.first_offset for entry in log.aborted_transactions(0, 4)] == [0, 2]
+
+
+def record(producer_id: int, base_offset: int) -> bytearray:
+    """A batch of a transaction, with one record."""
+    return build_batch(
+        [(NOW_MS, None, b"value", [])],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=base_offset // 2,
+        is_transactional=True,
+        partition_leader_epoch=0,
+    )
