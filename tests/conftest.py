@@ -28,15 +28,16 @@ settings.register_profile(
 )
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+HANDLERS: Final = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Those of a process that has just begun."""
 
 
 def heed_signals() -> None:
     """Some CI starts its commands with SIGINT and SIGTERM ignored or blocked, which every process
     inherits; the tests send them, to themselves and to what they start.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    for number, handler in zip(SIGNALS, (signal.default_int_handler, signal.SIG_DFL), strict=True):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLERS)
+    for number, handler in HANDLERS.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -153,13 +154,14 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(autouse=True)
-def kept_signal_handlers() -> Iterator[None]:
-    """Fails a test that leaves a handler of a signal: a later one that sends it would fail instead,
-    in another file.
+def default_signal_handlers() -> Iterator[None]:
+    """Each test begins with them, whatever a session of Spark has set, and fails if it leaves
+    others: a later one that sends a signal would fail instead, in another file.
     """
-    before = [signal.getsignal(number) for number in SIGNALS]
+    for number, handler in HANDLERS.items():
+        signal.signal(number, handler)
     yield
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
 
 
 @pytest.fixture(scope="session")
