@@ -41,7 +41,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with EmbeddedBroker(OFTEN, data=data) as broker:
         for number in range(3):
             broker.create_topic(f"t{number}", partitions=number + 1)
-        wait_until(lambda: snapshots(folder), 30, "a snapshot")
+        wait_until(
+            lambda: any(b"t2" in each.read_bytes() for each in snapshots(folder)),
+            30,
+            "a snapshot with all topics",
+        )
     yield folder
 
 
