@@ -72,8 +72,9 @@ class Row:
     """One run of a tool. arguments: as in a shell; `{name}` stands for a value of the session.
     server: which address comes before them. stdin: of the tool. sort: the tool prints in the order
     of a hash map, its own or Kafka's. json: it prints objects, with their members in the order in
-    which the JVM finds its methods, which is another one now and then. masks: regular expressions and what they are replaced by, for
-    measured figures. again: until the output has this text, the row is run again.
+    which the JVM finds its methods, which is another one now and then. masks: regular expressions
+    and what they are replaced by, for measured figures. again: until the output has this text, the
+    row is run again.
     """
 
     name: str
