@@ -112,6 +112,8 @@ END_TO_END: Final = Session(
 RATES: Final = (
     (r'"(avg_throughput|target_throughput)":[-\d.]+', r'"\1":<n>'),
     (r'"timestamp":<ms>', '"timestamp":<ms>'),
+    # the consumer was given its partitions before the names of their topics (new protocol)
+    (r'^\{"name":"partitions_assigned","partitions":\[\],"timestamp":<ms>\}\n', ""),
 )
 
 

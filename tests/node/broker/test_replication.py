@@ -91,18 +91,15 @@ def test_a_follower_that_does_not_fetch_leaves_the_isr(tmp_path: Path) -> None:
             number = next(each for each in (4, 5, 6) if each != leader)
             role = cluster.nodes[number]._role
             assert role is not None and role._replication is not None
-            fetchers = role._replication._fetchers
+            hosting, fetchers = role.services.replicas.hosting, role._replication._fetchers
+            hosting.on_role = lambda _partition: None  # a change of its metadata would begin anew
             fetchers.close()
             await produce(client, "t", COUNT)
-
-            def has_left() -> bool:
-                fetchers.close()  # again: any change of the partition's metadata begins anew
-                return isrs(cluster, "t") == [{4, 5, 6} - {number}]
-
-            await until(has_left)
+            await until(lambda: isrs(cluster, "t") == [{4, 5, 6} - {number}])
             partition = role.services.replicas.partition(TopicPartition("t", 0))
             assert partition is not None
-            role._replication._fetchers.update(partition)
+            hosting.on_role = fetchers.update
+            fetchers.update(partition)
             await until(lambda: isrs(cluster, "t") == [{4, 5, 6}])
 
     run(script)
