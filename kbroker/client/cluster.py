@@ -342,6 +342,12 @@ class Client:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(topic_partition))
         return leader_id
 
+    def is_leaderless(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition was there without a leader when metadata came last."""
+        view = self.topics.get(topic_partition.topic)
+        known = None if view is None else view.partitions.get(topic_partition.partition)
+        return known is not None and known.leader_id < 0
+
     async def topic(self, name: str, *, allow_auto_creation: bool = False) -> TopicView:
         """Request the metadata of one topic. Raises KafkaError, retriable while the topic is being
         created.

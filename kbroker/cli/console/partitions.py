@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
+from kbroker.cli.console.output import note
 from kbroker.model import StartupError, TopicPartition
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
+    from kbroker.client.cluster_view import OffsetAndTimestamp
 
 
 READ_UNCOMMITTED: Final = 0
@@ -69,6 +71,26 @@ async def offsets_at(
     asked = dict.fromkeys(places, timestamp_ms)
     found = await client.retry(lambda: client.list_offsets(asked, isolation_level=isolation_level))
     return {place: answer.offset for place, answer in found.items()}
+
+
+async def led_offsets(
+    client: Client, places: Collection[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """As `offsets_at`, with timestamps, of those partitions that have a leader; a note names the
+    others.
+    """
+    topics = sorted({place.topic for place in places})
+
+    async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
+        await client.metadata(topics)
+        led = [place for place in places if not client.is_leaderless(place)]
+        return await client.list_offsets(dict.fromkeys(led, timestamp_ms))
+
+    found = await client.retry(attempt) if places else {}
+    for place in places:
+        if place not in found:
+            note(f"{place} has no leader")
+    return found
 
 
 def read_offsets(path: Path, group: str | None = None) -> dict[TopicPartition, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kbroker.cli.console.output import Cell, note, show
-from kbroker.cli.console.partitions import offsets_at
+from kbroker.cli.console.partitions import led_offsets
 from kbroker.cli.groups.offsets import committed_offsets
 from kbroker.cli.groups.share import SharePartition, share_partitions
 from kbroker.cli.groups.views import GroupView, group_view
@@ -59,7 +59,7 @@ async def partition_rows(client: Client, name: str, view: GroupView) -> list[dic
     from kbroker.client.cluster import LATEST_TIMESTAMP
 
     if view.is_share:
-        shared = await client.retry(lambda: share_partitions(client, name))
+        shared = await client.retry(lambda: share_partitions(client, name, leaderless=True))
     else:
         offsets = await client.retry(lambda: committed_offsets(client, name))
         shared = {place: SharePartition(offset, None) for place, offset in offsets.items()}
@@ -68,12 +68,13 @@ async def partition_rows(client: Client, name: str, view: GroupView) -> list[dic
         for place in member.partitions:
             readers.setdefault(place, []).append((member.member_id, member.host))
     places = sorted({*shared, *readers})
-    ends = await offsets_at(client, places, LATEST_TIMESTAMP)
+    ends = await led_offsets(client, places, LATEST_TIMESTAMP)
     rows: list[dict[str, Cell]] = []
     for place in places:
         committed, lag = shared.get(place, SharePartition(None, None))
-        if not view.is_share and committed is not None:
-            lag = ends[place] - committed
+        end = ends[place].offset if place in ends else None
+        if not view.is_share and committed is not None and end is not None:
+            lag = end - committed
         of_place = readers.get(place, [])
         rows.append(
             {
@@ -82,7 +83,7 @@ async def partition_rows(client: Client, name: str, view: GroupView) -> list[dic
                 "topic": place.topic,
                 "partition": place.partition,
                 "committed": committed,
-                "end": ends[place],
+                "end": end,
                 "lag": lag,
                 "members": [member for member, _ in of_place],
                 "hosts": sorted({host for _, host in of_place}),

@@ -29,10 +29,15 @@ async def is_share_group(client: Client, name: str) -> bool:
     return await described_share_group(client, name) is not None
 
 
-async def share_partitions(client: Client, name: str) -> dict[TopicPartition, SharePartition]:
-    """Every partition that has a share-partition state."""
+async def share_partitions(
+    client: Client, name: str, *, leaderless: bool = False
+) -> dict[TopicPartition, SharePartition]:
+    """Every partition that has a share-partition state. leaderless: those without a leader too, of
+    which nothing is known; otherwise they raise KafkaError(LEADER_NOT_AVAILABLE).
+    """
     from kbroker.client.cluster import check
     from kbroker.model import TopicPartition
+    from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.coordinators.share_groups import (
         DescribeShareGroupOffsetsRequest,
         DescribeShareGroupOffsetsResponse,
@@ -49,7 +54,8 @@ async def share_partitions(client: Client, name: str) -> dict[TopicPartition, Sh
     for topic in group.topics:
         for partition in topic.partitions:
             place = TopicPartition(topic.topic_name, partition.partition_index)
-            check(partition.error_code, f"{place.topic}-{place.partition}")
+            if not (leaderless and partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE):
+                check(partition.error_code, f"{place.topic}-{place.partition}")
             start, lag = partition.start_offset, partition.lag
             found[place] = SharePartition(start if start >= 0 else None, lag if lag >= 0 else None)
     return found

@@ -15,6 +15,7 @@ from kbroker.cli.console.partitions import (
     ChosenPartitions,
     chosen_partitions,
     existing_partitions,
+    led_offsets,
     offsets_at,
     read_offsets,
 )
@@ -104,16 +105,19 @@ def offsets(
 
 
 async def _bounds(bootstrap: str, chosen: Sequence[ChosenPartitions]) -> list[dict[str, Cell]]:
+    from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
     async with connect(bootstrap) as client:
         places = await existing_partitions(client, chosen)
-        starts, ends = await _ends(client, places)
+        starts = await led_offsets(client, places, EARLIEST_TIMESTAMP)
+        ends = await led_offsets(client, list(starts), LATEST_TIMESTAMP)
     return [
         {
             "topic": place.topic,
             "partition": place.partition,
-            "start": starts[place],
-            "end": ends[place],
-            "records": ends[place] - starts[place],
+            "start": starts[place].offset if place in ends else None,
+            "end": ends[place].offset if place in ends else None,
+            "records": ends[place].offset - starts[place].offset if place in ends else None,
         }
         for place in places
     ]
@@ -132,19 +136,23 @@ async def _ends(
 async def _at(
     bootstrap: str, chosen: Sequence[ChosenPartitions], timestamp_ms: int
 ) -> list[dict[str, Cell]]:
+    from kbroker.client.cluster_view import OffsetAndTimestamp
+
     async with connect(bootstrap) as client:
         places = await existing_partitions(client, chosen)
-        asked = dict.fromkeys(places, timestamp_ms)
-        found = await client.retry(lambda: client.list_offsets(asked))
-    return [
-        {
-            "topic": place.topic,
-            "partition": place.partition,
-            "offset": found[place].offset if found[place].offset >= 0 else None,
-            "timestamp": found[place].timestamp if found[place].timestamp >= 0 else None,
-        }
-        for place in places
-    ]
+        found = await led_offsets(client, places, timestamp_ms)
+    rows: list[dict[str, Cell]] = []
+    for place in places:
+        at = found.get(place, OffsetAndTimestamp(-1, -1, -1))
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "offset": at.offset if at.offset >= 0 else None,
+                "timestamp": at.timestamp if at.timestamp >= 0 else None,
+            }
+        )
+    return rows
 
 
 def delete_records(
