@@ -29,6 +29,9 @@ settings.register_profile(
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+SLOW_TIMEOUT_S: Final = 1_800
+"""Of a slow test that names no other, on a machine that does other work too."""
+
 HANDLERS: Final = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """Those of a process that has just begun."""
 
@@ -109,7 +112,12 @@ SPREAD_TESTS: Final = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long files: a worker that got one last would work alone at the end."""
+    """Begin with the long files: a worker that got one last would work alone at the end. Slow tests
+    have more time than others.
+    """
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     order = {name: place for place, name in enumerate(LONG_FILES)}
 
     def place(item: pytest.Item) -> int:

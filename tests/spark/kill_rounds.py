@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, Self
 import pytest
 
 from kbroker.testing.process import BrokerProcess
+from tests.spark.processes import is_below, process_parents
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROUNDS: Final = pytest.mark.parametrize(
@@ -53,30 +54,37 @@ Victim = Literal["worker", "broker", "driver"]
 
 class JobProcess:
     """A job of the command line in a session of processes of its own, killed at the end of the
-    block if it still runs. Executors begin a failed task again, as those of a cluster do.
+    block if it still runs. command: with `--progress json`. submitted: by spark-submit, which
+    prints both streams of the job to its standard output.
     """
 
-    def __init__(self, arguments: Sequence[str], module: str = "spark_jobs") -> None:
-        command = [sys.executable, "-m", module, *arguments]
-        command += ["--master", "local[2,4]", "--progress", "json"]
-        command += ["--conf", "spark.sql.shuffle.partitions=2"]
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        submitted: bool = False,
+    ) -> None:
         self._process = subprocess.Popen(
-            [*command, "--maxOffsetsPerTrigger", str(BATCH_ROWS)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE if submitted else subprocess.DEVNULL,
+            stderr=subprocess.STDOUT if submitted else subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        stream = self._process.stdout if submitted else self._process.stderr
+        assert stream is not None
+        self._stream = stream
         self._batches: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.said: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in self._stream:
             if line.startswith("{"):
                 self._batches.put(json.loads(line))
             else:
@@ -108,8 +116,8 @@ class JobProcess:
 
     def kill_worker(self, random_: random.Random) -> bool:
         """One of the Python workers, if there is one."""
-        parents = dict(_processes())
-        daemons = {pid for pid in parents if _is_below(pid, self._process.pid, parents)}
+        parents = process_parents()
+        daemons = {pid for pid in parents if is_below(pid, self._process.pid, parents)}
         workers = sorted(pid for pid in daemons if parents[pid] in daemons and _is_python(pid))
         if not workers:
             return False
@@ -131,26 +139,7 @@ class JobProcess:
         self.kill()
         self._process.wait()
         self._reader.join(30)
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-
-
-def _processes() -> Iterator[tuple[int, int]]:
-    """Id and parent of each process (Linux)."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        yield int(path.parent.name), int(fields[1])
-
-
-def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
-    while pid in parents:
-        pid = parents[pid]
-        if pid == ancestor:
-            return True
-    return False
+        self._stream.close()
 
 
 def _is_python(pid: int) -> bool:
@@ -159,6 +148,17 @@ def _is_python(pid: int) -> bool:
         return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def local_job(arguments: Sequence[str], module: str) -> JobProcess:
+    """A job whose executor is its driver, and begins a failed task again, as those of a cluster
+    do.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    command += ["--master", "local[2,4]", "--progress", "json"]
+    command += ["--conf", "spark.sql.shuffle.partitions=2"]
+    command += ["--maxOffsetsPerTrigger", str(BATCH_ROWS)]
+    return JobProcess(command, folder=ROOT, environment={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 @dataclass
@@ -183,13 +183,13 @@ class Rounds:
             kills = min(LIFE, left)
             self._feed(kills + 1)
             victims = self.random.choices(("worker", "broker"), k=kills - 1)
-            with JobProcess(self.arguments, self.module) as job:
+            with local_job(self.arguments, self.module) as job:
                 if self._is_cut_off(job, (*victims, "driver")):
                     continue
                 self._check_end(job, is_struck=True)
             assert len(self.failures) <= rounds, self.failures
         self._feed(1)
-        with JobProcess(self.arguments, self.module) as job:
+        with local_job(self.arguments, self.module) as job:
             while job.next_batch() is not None:
                 pass
             self._check_end(job, is_struck=False)
