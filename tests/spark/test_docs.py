@@ -171,7 +171,7 @@ def test_a_query_with_a_group(
 
     produce()
     names: dict[str, object] = {"spark": spark}
-    run_block("GroupOffsets", bootstrap, topic, names)
+    run_block("with GroupOffsets", bootstrap, topic, names)
     produce()
     run_block("starting_offsets", bootstrap, topic, names)
     assert names["starting"] == f'{{"{topic}": {{"0": 5}}}}'
