@@ -1,5 +1,7 @@
 import java.util.Arrays;
 import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -35,7 +37,13 @@ public class WordCount {
             .mapValues(count -> Long.toString(count))
             .to(args[1], Produced.with(Serdes.String(), Serdes.String()));
         KafkaStreams streams = new KafkaStreams(builder.build(), properties);
-        streams.setStateListener((now, before) -> System.out.println(now));
+        CountDownLatch ended = new CountDownLatch(1);
+        streams.setStateListener((now, before) -> {
+            System.out.println(now);
+            if (now == KafkaStreams.State.NOT_RUNNING) {
+                ended.countDown();
+            }
+        });
         streams.setUncaughtExceptionHandler(error -> {
             error.printStackTrace();
             return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
@@ -44,5 +52,7 @@ public class WordCount {
         while (System.in.read() >= 0) {
         }
         streams.close();
+        // which returns when the state is another, and the listener hears of it afterwards
+        ended.await(10, TimeUnit.SECONDS);
     }
 }
