@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-async def until(is_done: Callable[[], object], seconds: float = 20) -> None:
+async def until(is_done: Callable[[], object], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
         while not is_done():  # noqa: ASYNC110  # no event tells of it
             await asyncio.sleep(0.005)
