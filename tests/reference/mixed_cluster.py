@@ -54,6 +54,9 @@ SETTINGS: Final = {
     # One partition, so that one broker is the coordinator of everything.
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "2",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
     # A follower is removed because its session is over, not earlier.
     "replica.lag.time.max.ms": "6000",
     "auto.leader.rebalance.enable": "false",

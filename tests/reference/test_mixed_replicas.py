@@ -16,7 +16,9 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.testing.cluster_state import committed_offsets
 from spark_jobs.java import java_problem
+from tests.clients import test_share_groups as share_groups
 from tests.clients.adapters import wait_until
+from tests.clients.kafka_tools import KafkaTools
 from tests.cluster.data_run import DataRun
 from tests.cluster.run import START_TIMEOUT_S
 from tests.reference.mixed_clients import (
@@ -47,6 +49,7 @@ LOADS = (
     "committed-reader",
 )
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
+SHARE_STATES_TOPIC = "__share_group_state"
 BROKERS = pytest.param(KBROKER, id="kbroker"), pytest.param(KAFKA, id="Apache Kafka")
 FETCH_WAIT_S = 0.8
 """Longer than replica.fetch.wait.max.ms. A follower that is alive has the high watermark by then;
@@ -298,6 +301,38 @@ def test_groups_go_on_with_the_other_coordinator(cluster: MixedCluster) -> None:
         partitions = [TopicPartition("feed", each) for each in range(2)]
         found = asyncio.run(committed_offsets(bootstrap, member.group, partitions))
         assert found == dict(zip(partitions, ends.values(), strict=True))
+    cluster.check_replicas()
+
+
+@UNDER_KAFKA
+def test_share_groups_go_on_with_the_other_leader(
+    cluster: MixedCluster, kafka_tools: KafkaTools
+) -> None:
+    """Partition, group and share states have one leader, which dies: what was acknowledged is not
+    delivered again by the other one, everything else is.
+    """
+    bootstrap, group = cluster.bootstrap_servers, "share-group"
+    cluster.create_topic("shared", 1)
+    share_groups.read_from_the_start(bootstrap, group)
+    share_groups.produce(bootstrap, "shared", range(500))
+
+    def consume() -> list[str]:
+        return share_groups.consume(kafka_tools, bootstrap, "shared", group, 100)
+
+    read = consume()
+    for broker in (KBROKER, KAFKA, KBROKER, KAFKA):
+        cluster.kill(broker)
+        for topic in ("shared", OFFSETS_TOPIC, SHARE_STATES_TOPIC):
+            cluster.wait_for_leader(other(broker), topic)
+        read += consume()
+        cluster.start(broker)
+    assert sorted(map(int, read)) == list(range(500))
+    (row,) = (
+        row
+        for row in share_groups.tool(kafka_tools, bootstrap, "--describe", "--group", group)
+        if row[0] == group
+    )
+    assert row[-1] == "0"
     cluster.check_replicas()
 
 
