@@ -274,7 +274,7 @@ class Broker:
         asks the active controller over the wire, also while that is its own node; only that one
         imports the requests for it.
         """
-        if self.config.is_single_node and self._controller is not None:
+        if self.config.is_whole_cluster and self._controller is not None:
             return LocalControllerChannel(self._controller.service, when_applied=when_applied)
         from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
 
@@ -297,7 +297,7 @@ class Broker:
         await servers.open(self.config.controller_listeners, shared)
 
     async def _open_broker(self, servers: NodeServers, to_controller: NodeToController) -> None:
-        controllers = self._controllers if self.config.is_single_node else None
+        controllers = self._controllers if self.config.is_whole_cluster else None
         self._dispatcher = dispatcher = broker_dispatcher(
             self.services, controllers, to_controller, handlers=self._handlers
         )
@@ -364,12 +364,12 @@ class Broker:
             return
         self._stopped = True
         logger.info("stopping")
-        if not self.config.is_single_node:
+        if not self.config.is_whole_cluster:
             await self._leave_cluster()  # other brokers take over while this one still serves
         self._stop_accepting()
         if self._servers is not None:
             self._servers.stop_reading()
-        if self.config.is_single_node:
+        if self.config.is_whole_cluster:
             await self._leave_cluster()
         if self._role is not None:
             self._role.close_coordinators()
@@ -443,7 +443,7 @@ class Broker:
 
 
 def _check_voters(config: BrokerConfig, voter_ids: Sequence[int]) -> None:
-    """The settings say that this node is its whole cluster. Raises StartupError if the log has
+    """The settings say that this node is the only voter. Raises StartupError if the log has
     other voters.
     """
     if tuple(voter_ids) != (config.node_id,):

@@ -138,8 +138,13 @@ class BrokerConfig:
 
     @property
     def is_single_node(self) -> bool:
-        """Whether this node is its whole cluster."""
+        """Whether this node is the only voter, and a broker too."""
         return is_single_node(self)
+
+    @property
+    def is_whole_cluster(self) -> bool:
+        """Whether no other node can join: a single node that binds no controller listener."""
+        return self.is_single_node and not self.controller_listeners
 
     @property
     def forms_quorum_alone(self) -> bool:

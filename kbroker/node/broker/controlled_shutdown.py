@@ -28,7 +28,7 @@ async def leave_cluster(config: BrokerConfig, lifecycle: BrokerLifecycle) -> Non
     """
     if not config.get_bool("controlled.shutdown.enable"):
         return
-    seconds = SHUTDOWN_SECONDS if config.is_single_node else CLUSTER_SHUTDOWN_SECONDS
+    seconds = SHUTDOWN_SECONDS if config.is_whole_cluster else CLUSTER_SHUTDOWN_SECONDS
     try:
         async with asyncio.timeout(seconds):
             await as_future(lifecycle.shut_down())

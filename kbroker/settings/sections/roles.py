@@ -62,7 +62,9 @@ def forms_quorum_alone(config: RoleSettings) -> bool:
 
 
 def is_single_node(config: RoleSettings) -> bool:
-    """Whether this node is its whole cluster: the only voter, and a broker too."""
+    """Whether this node is the only voter, and a broker too. Other brokers may join it if it binds
+    a controller listener.
+    """
     return BROKER in config.process_roles and forms_quorum_alone(config)
 
 
