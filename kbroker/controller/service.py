@@ -260,9 +260,9 @@ class ControllerService:
 
     def submit(self, operation: Operation[R], *, timeout_ms: int | None = None) -> Deferred[R]:
         """Decide after the operations before this one and append; resolves with the response once
-        the records are committed. timeout_ms: if the operation's turn has not come by then, it fails
-        with REQUEST_TIMED_OUT and is never carried out: its client no longer waits. Deviation: 0 or
-        less is no limit; Kafka never carries out a request that has none.
+        the records are committed. timeout_ms: if the operation's turn has not come by then, it
+        fails with REQUEST_TIMED_OUT and is never carried out: its client no longer waits.
+        Deviation: 0 or less is no limit; Kafka never carries out a request that has none.
 
         An operation without records is answered after the proposals before it, whose outcome it may
         rest on. Raises KafkaError, or fails with it, if the operation does so, and with

@@ -153,7 +153,7 @@ def test_who_waits_too_long_is_answered_before_its_turn() -> None:
 
 
 def test_a_heartbeat_that_waited_too_long_changes_nothing() -> None:
-    """The broker has asked for something else since. Kafka: half of broker.heartbeat.interval.ms."""
+    """The broker has asked for something else since."""
     node = SlicedNode()
     node.create("big", PARTITIONS)
     image = node.controller.image
