@@ -18,6 +18,7 @@ from kbroker.controller.service import ControllerService
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
+from kbroker.node.broker.controller_connection import controllers_of
 from kbroker.node.broker.dynamic_config import DynamicConfig
 from kbroker.node.broker.quotas import client_quotas
 from kbroker.node.leader_watch import LeaderWatch
@@ -35,7 +36,7 @@ from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import ControllerServices
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.sections.quorum import QuorumConfig
+from kbroker.settings.sections.quorum import AUTO_JOIN, VOTERS, QuorumConfig
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,10 @@ class ControllerRole:
             timers,
             node_id=properties.node_id,
             warn_after_ms=_without_leader_ms(config),
+            controllers=controllers_of(config),
         )
+        if QuorumConfig.from_broker(config).auto_join:
+            log.caught_up.on_done(self._check_auto_join, lambda _: None)
         self._requests = requests
         self._bootstrapped: Deferred[None] = Deferred()
         log.on_commit(self.service.committed)
@@ -184,6 +188,17 @@ class ControllerRole:
     def _not_bootstrapped(self, error: KafkaError) -> None:
         """The next leader writes the records, if this one did not commit them."""
         logger.warning("Node %d: no bootstrap records: %s", self._properties.node_id, error)
+
+    def _check_auto_join(self, _: None) -> None:
+        driver = self._log.driver
+        if driver.kraft_version == 0:
+            logger.warning(
+                "Node %d: %s has no effect: at kraft.version 0 the voters are those of %s on every"
+                " controller",
+                self._properties.node_id,
+                AUTO_JOIN,
+                VOTERS,
+            )
 
     def close(self) -> None:
         """Accept no more requests; those under way are answered until the log is closed."""

@@ -25,10 +25,12 @@ _WORKING: Final = frozenset({"leader", "follower", "observer"})
 
 class LeaderWatch:
     """Of one voter or observer. status: None before the quorum has started. warn_after_ms: of
-    waiting without a leader; longer than an election takes.
+    waiting without a leader; longer than an election takes. controllers: the setting that names
+    them, for the line.
     """
 
     __slots__ = (
+        "_controllers",
         "_high_watermark",
         "_next_line_ms",
         "_node_id",
@@ -47,9 +49,11 @@ class LeaderWatch:
         *,
         node_id: int,
         warn_after_ms: int,
+        controllers: str,
     ) -> None:
         self._status = status
         self._timers = timers
+        self._controllers = controllers
         self._node_id = node_id
         self._warn_after_ms = warn_after_ms
         self._timer: TimerHandle | None = None
@@ -100,12 +104,14 @@ class LeaderWatch:
 
     def _say_that_it_does_not(self, status: QuorumStatus, now_ms: int) -> None:
         logger.warning(
-            "Node %d: no leader of the metadata quorum has answered for %d s (epoch %d, %d voters):"
-            " unless a majority of the voters run and reach one another, metadata cannot change",
+            "Node %d: no leader of the metadata quorum has answered for %d s (epoch %d, voters"
+            " known here: %d, %s): unless a majority of the voters run and reach one another,"
+            " metadata cannot change",
             self._node_id,
             (now_ms - self._since_ms) // 1000,
             status.epoch,
             status.voter_count,
+            self._controllers,
         )
 
     def _say_that_it_works(self, status: QuorumStatus, now_ms: int) -> None:

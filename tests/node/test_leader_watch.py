@@ -17,7 +17,13 @@ class World:
         self.caplog = caplog
         self.timers = SimTimers()
         self.status: QuorumStatus | None = None
-        self.watch = LeaderWatch(lambda: self.status, self.timers, node_id=1, warn_after_ms=8_000)
+        self.watch = LeaderWatch(
+            lambda: self.status,
+            self.timers,
+            node_id=1,
+            warn_after_ms=8_000,
+            controllers="controller.quorum.bootstrap.servers=a:1",
+        )
         self.watch.start()
 
     def lines(self, seconds: int, *states: str, commits: int = 0) -> list[str]:
@@ -46,7 +52,10 @@ def test_a_follower_that_looks_for_a_leader_in_vain_says_so_ever_less_often(
         f"Node 1: no leader of the metadata quorum has answered for {seconds} s "
         for seconds in (8, 16, 32, 64)
     ]
-    assert "(epoch 7, 3 voters): unless a majority of the voters run" in lines[0]
+    assert lines[0].endswith(
+        "(epoch 7, voters known here: 3, controller.quorum.bootstrap.servers=a:1): unless a "
+        "majority of the voters run and reach one another, metadata cannot change"
+    )
     (again,) = world.lines(20, "follower", commits=1)
     assert again.startswith("Node 1: the metadata quorum works again after 100 s: node 2 leads it")
 

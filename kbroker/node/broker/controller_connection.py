@@ -74,11 +74,16 @@ def why_not_registered(error: KafkaError, config: BrokerConfig, driver: QuorumDr
             f"; the metadata quorum has no leader in epoch {epoch}, or one that has node.id="
             f"{config.node_id} too: do a majority of the controllers run?"
         )
-    name = BOOTSTRAP_SERVERS if config.bootstrap_servers else VOTERS
     return (
-        f"; no controller of {name}={','.join(config.get_list(name))} has named a leader of the "
-        "metadata quorum: do they run, and are these their controller listeners?"
+        f"; no controller of {controllers_of(config)} has named a leader of the metadata quorum: "
+        "do they run, and are these their controller listeners?"
     )
+
+
+def controllers_of(config: BrokerConfig) -> str:
+    """The setting that names the controllers, for a line of the log."""
+    name = BOOTSTRAP_SERVERS if config.bootstrap_servers else VOTERS
+    return f"{name}={','.join(config.get_list(name))}"
 
 
 def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:
