@@ -5,6 +5,7 @@ yet: the core of the quorum asks again after each refusal and does not log.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -22,7 +23,7 @@ from kbroker.quorum.raft.effects import RaftResponse, Send
 
 logger = logging.getLogger(__name__)
 
-_ASKED: Final = {
+_ASKED: Final[Mapping[type[object], str]] = {
     AddRaftVoterRequest: "add this controller to the voters",
     RemoveRaftVoterRequest: "remove the voter that had this controller's former directory",
 }
