@@ -41,6 +41,12 @@ second.
 """
 
 
+_REPLACED: Final = (
+    ": another process has registered with this node.id since, or the broker was unregistered; "
+    "this process no longer belongs to the cluster until it is restarted"
+)
+
+
 class BrokerState(IntEnum):
     """Kafka's BrokerState, by the values its metric has."""
 
@@ -389,7 +395,12 @@ class BrokerLifecycle:
 
         def failed(error: KafkaError) -> None:
             if not self._is_closed:
-                logger.warning("node %d: a heartbeat failed: %s", self._node_id, error)
+                logger.warning(
+                    "node %d: a heartbeat failed: %s%s",
+                    self._node_id,
+                    error,
+                    _REPLACED if error.code is ErrorCode.STALE_BROKER_EPOCH else "",
+                )
             self._carry_out(core.heartbeat_failed(error, now_ms()))
 
         try:

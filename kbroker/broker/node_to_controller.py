@@ -51,6 +51,8 @@ request as a whole, so that NOT_CONTROLLER is in the first one. Kafka looks at e
 """
 
 MAX_PENDING_REQUESTS: Final = 1_000
+"""Per purpose: clients whose requests wait must not keep a broker from its heartbeats."""
+
 MAX_IN_FLIGHT: Final = 100
 """Requests per purpose that are sent before the first of them is answered."""
 
@@ -131,11 +133,13 @@ class NodeToController:
         self._request_timeout_ms = request_timeout_ms
         self._channel: Channel | None = None
         self._pending: dict[_Pending, None] = {}
+        self._pending_of: Counter[str] = Counter()
         self._in_flight: Counter[str] = Counter()
         self._controller: ActiveController | None = None
         self._failures = 0
         self._not_before_ms = timers.monotonic_ms()
         self._timer: TimerHandle | None = None
+        self._is_sending = self._send_again = False
         self._is_closed = False
 
     def send(
@@ -156,14 +160,15 @@ class NodeToController:
         """
         if self._is_closed:
             return Deferred.failed(broker_stopping())
-        if len(self._pending) >= MAX_PENDING_REQUESTS:
-            message = f"{len(self._pending)} requests wait for the active controller"
+        if self._pending_of[purpose] >= MAX_PENDING_REQUESTS:
+            message = f"{self._pending_of[purpose]} requests wait for the active controller"
             return Deferred.failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
         deadline_ms = self._timers.monotonic_ms() + retry_ms
         pending = _Pending(request, response_type, purpose=purpose, deadline_ms=deadline_ms)
         pending.timer = self._timers.call_later(retry_ms, partial(self._expired, pending))
         pending.result.waits_for = _Withdrawal(pending, self._take)
         self._pending[pending] = None
+        self._pending_of[purpose] += 1
         self._send_waiting()
         return cast("Deferred[R]", pending.result)
 
@@ -193,7 +198,22 @@ class NodeToController:
     def _send_waiting(self) -> None:
         """Send what is not in flight, in order, unless the active controller is unknown or was
         tried in vain just now: then later.
+
+        A request that fails within `Channel.send` makes room for the next one, which may fail in
+        the same way: the outer call goes on with it, or a thousand of them would be as many calls.
         """
+        self._send_again = True
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._send_again:
+                self._send_again = False
+                self._send_in_order()
+        finally:
+            self._is_sending = False
+
+    def _send_in_order(self) -> None:
         controller = None if self._is_closed else self._find()
         if controller is not None and controller != self._controller:
             self._change_to(controller)
@@ -301,9 +321,11 @@ class NodeToController:
     def _take(self, pending: _Pending) -> bool:
         """Whether the request had no outcome yet; from now on it has."""
         pending.timer.cancel()
-        was_pending = pending in self._pending
-        self._pending.pop(pending, None)
-        return was_pending
+        if pending not in self._pending:
+            return False
+        del self._pending[pending]
+        self._pending_of[pending.purpose] -= 1
+        return True
 
     # time
 

@@ -2,7 +2,9 @@
 registration to the active controller until the metadata log has it.
 
 The decision is in `controllers`. A registration that another process makes under this node's id is
-answered with a new one. The registration waits for a metadata.version that has it.
+answered with a new one, after a pause that doubles: two running processes with one node id would
+otherwise write registrations as fast as they are committed, as two controllers of Kafka do. The
+registration waits for a metadata.version that has it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kbroker.metadata.features import REGISTRATION_LEVEL, SUPPORTED_FEATURES
-from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.image import ControllerRegistration, Endpoint, MetadataImage
 from kbroker.model import Uuid
 from kbroker.ports import Deferred, Random, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
@@ -63,8 +65,10 @@ class ControllerRegistrar:
         "_random",
         "_request",
         "_send",
+        "_takeovers",
         "_timer",
         "_timers",
+        "_was_registered",
     )
 
     def __init__(
@@ -81,6 +85,8 @@ class ControllerRegistrar:
         self._image = MetadataImage()
         self._timer: TimerHandle | None = None
         self._failures = 0
+        self._takeovers = 0
+        self._was_registered = False
         self._is_pending = False
         self._is_open = False
 
@@ -105,7 +111,10 @@ class ControllerRegistrar:
         self._image = new
         controller_id = self._request.controller_id
         is_new = new.controllers.get(controller_id) is not old.controllers.get(controller_id)
-        if self._timer is None and (is_new or new.metadata_version != old.metadata_version):
+        was_registered, self._was_registered = self._was_registered, self.is_registered
+        if was_registered and not self._was_registered:
+            self._taken_over()
+        elif self._timer is None and (is_new or new.metadata_version != old.metadata_version):
             self._register()
 
     @property
@@ -129,6 +138,32 @@ class ControllerRegistrar:
             return
         answer.on_done(self._answered, self._failed)
 
+    def _taken_over(self) -> None:
+        """The metadata log had the registration of this process and now has that of another one. A
+        stale one, of an earlier process, is overruled at once; it has no successor.
+        """
+        if not self._is_open:
+            return
+        delay_ms = 0
+        if self._takeovers:
+            delay_ms = min(BACKOFF_MAX_MS, BACKOFF_MS << min(self._takeovers - 1, 11))
+        self._takeovers += 1
+        controller_id = self._request.controller_id
+        other = self._image.controllers.get(controller_id)
+        logger.warning(
+            "Node %d: another process has registered as controller %d, at %s: no two processes may "
+            "have the same node.id; this one registers again in %d ms",
+            controller_id,
+            controller_id,
+            "an unknown address" if other is None else _addresses(other),
+            delay_ms,
+        )
+        self._stop_timer()
+        if delay_ms:
+            self._timer = self._timers.call_later(delay_ms, self._again)
+        else:
+            self._register()
+
     def _answered(self, _: None) -> None:
         self._is_pending = False
         self._failures = 0
@@ -151,3 +186,8 @@ class ControllerRegistrar:
     def _again(self) -> None:
         self._timer = None
         self._register()
+
+
+def _addresses(controller: ControllerRegistration) -> str:
+    endpoints = controller.endpoints.values()
+    return ", ".join(f"{each.host}:{each.port}" for each in endpoints) or "no listener"

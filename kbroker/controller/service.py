@@ -33,7 +33,7 @@ from kbroker.controller.session_watch import SessionWatch
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.records import encode_record
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred, Timers, as_kafka_error
+from kbroker.ports import Deferred, TimerHandle, Timers, as_kafka_error
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
@@ -102,6 +102,22 @@ class _Proposal(msgspec.Struct, frozen=True):
     fail: Callable[[KafkaError], None]
 
 
+class _Turn:
+    """An operation's wait for its turn. timer: fails the operation if the turn comes too late."""
+
+    __slots__ = ("has_come", "timer")
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self.timer: TimerHandle | None = None
+
+    def come(self) -> None:
+        self.has_come = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
 class ControllerService:
     """One node's controller. inactive -> active (`activate`) -> inactive (`resign`), with each
     epoch this node leads. Loop thread only.
@@ -128,6 +144,7 @@ class ControllerService:
         self._proposals: deque[_Proposal] = deque()
         self._is_active = False
         self._epoch = -1
+        self._heartbeat_timeout_ms = max(config.get_int("broker.heartbeat.interval.ms") // 2, 1)
         self._sessions = SessionWatch(config.get_int("broker.session.timeout.ms"), timers)
         tasks = periodic_tasks(config, self._sessions)
         self._periodic = PeriodicTasks(tasks, timers, lambda run: self.submit(run))
@@ -215,12 +232,17 @@ class ControllerService:
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> Deferred[HeartbeatReply]:
         """BrokerHeartbeat; see `Controller.broker_heartbeat`. The broker's session is renewed on
-        arrival, however long the heartbeat waits for its decision.
+        arrival, however long the heartbeat waits for its decision. After half of
+        broker.heartbeat.interval.ms it fails with REQUEST_TIMED_OUT, as in Kafka: what the broker
+        wanted then may be out of date, and its next heartbeat renews the session again.
         """
         broker = self._controller.image.brokers.get(request.broker_id)
         if self._is_active and broker is not None and broker.epoch == request.broker_epoch:
             self._sessions.contact(broker)
-        return self.submit(lambda controller, _: controller.broker_heartbeat(request))
+        return self.submit(
+            lambda controller, _: controller.broker_heartbeat(request),
+            timeout_ms=self._heartbeat_timeout_ms,
+        )
 
     # Features.
 
@@ -238,9 +260,9 @@ class ControllerService:
 
     def submit(self, operation: Operation[R], *, timeout_ms: int | None = None) -> Deferred[R]:
         """Decide after the operations before this one and append; resolves with the response once
-        the records are committed. timeout_ms: after a longer wait for its turn the operation is not
-        carried out, but fails with REQUEST_TIMED_OUT: its client no longer waits. Deviation: 0 or
-        less is no limit; Kafka never carries out a request that has none.
+        the records are committed. timeout_ms: if the operation's turn has not come by then, it
+        fails with REQUEST_TIMED_OUT and is never carried out: its client no longer waits.
+        Deviation: 0 or less is no limit; Kafka never carries out a request that has none.
 
         An operation without records is answered after the proposals before it, whose outcome it may
         rest on. Raises KafkaError, or fails with it, if the operation does so, and with
@@ -249,28 +271,36 @@ class ControllerService:
         if not self._is_active:
             raise _not_controller()
         answer: Deferred[R] = Deferred()
-        deadline_ms: int | None = None
-        if timeout_ms is not None and timeout_ms > 0:
-            deadline_ms = self._timers.monotonic_ms() + timeout_ms
-        self._operations.add(self._carry_out(operation, answer, deadline_ms))
+        turn, deadline_ms = _Turn(), None
+        wait_ms = timeout_ms or 0
+        if wait_ms > 0:
+            deadline_ms = self._timers.monotonic_ms() + wait_ms
+        self._operations.add(self._carry_out(operation, answer, turn, deadline_ms))
         if answer.error is not None:
             raise answer.error
+        if wait_ms > 0 and not turn.has_come:
+            turn.timer = self._timers.call_later(wait_ms, lambda: answer.fail(_too_busy()))
         return answer
 
     def _carry_out(
-        self, operation: Operation[R], answer: Deferred[R], deadline_ms: int | None
+        self,
+        operation: Operation[R],
+        answer: Deferred[R],
+        turn: _Turn,
+        deadline_ms: int | None,
     ) -> Iterator[None]:
         """Steps: decide, encode; replay and append batch by batch, in one batch if the decision is
         atomic. No other operation begins before the last one.
         """
+        turn.come()
+        if answer.done:  # its turn came too late
+            return
         controller, log = self._controller, self._log
         try:
             if not self._leads(log.epoch):  # lost while it waited for its turn
                 raise _not_controller()
             if deadline_ms is not None and self._timers.monotonic_ms() > deadline_ms:
-                raise KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, "The controller was busy for too long."
-                )
+                raise _too_busy()
             controller.next_offset = log.next_offset
             decision = in_steps(operation(controller, self._timers.now_ms()))
             result = yield from self._while_leading(decision, log.epoch)
@@ -415,6 +445,10 @@ def _check_batch_size(records: Sequence[bytes], *, atomic: bool) -> None:
             f"The total record(s) size of {largest} exceeds the maximum allowed batch size of "
             f"{MAX_BATCH_BYTES}",
         )
+
+
+def _too_busy() -> KafkaError:
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller was busy for too long.")
 
 
 def _not_controller() -> KafkaError:

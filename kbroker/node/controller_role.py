@@ -18,8 +18,10 @@ from kbroker.controller.service import ControllerService
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import random_uuid
+from kbroker.node.broker.controller_connection import controllers_of
 from kbroker.node.broker.dynamic_config import DynamicConfig
 from kbroker.node.broker.quotas import client_quotas
+from kbroker.node.leader_watch import LeaderWatch
 from kbroker.node.loop.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.policies import load_policies
@@ -34,6 +36,7 @@ from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.services import ControllerServices
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.sections.quorum import AUTO_JOIN, VOTERS, QuorumConfig
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +90,15 @@ class ControllerRole:
             timers,
             random,
         )
+        self._watch = LeaderWatch(
+            lambda: log.driver.status,
+            timers,
+            node_id=properties.node_id,
+            warn_after_ms=_without_leader_ms(config),
+            controllers=controllers_of(config),
+        )
+        if QuorumConfig.from_broker(config).auto_join:
+            log.caught_up.on_done(self._check_auto_join, lambda _: None)
         self._requests = requests
         self._bootstrapped: Deferred[None] = Deferred()
         log.on_commit(self.service.committed)
@@ -145,6 +157,8 @@ class ControllerRole:
         """
         self._log.on_leadership_gained(self._claim)
         self._registrar.start()
+        if not self._config.forms_quorum_alone:
+            self._watch.start()
         if self._log.driver.is_only_voter:
             await as_future(self._bootstrapped)
             await as_future(self.service.submit(lambda controller, _: ControllerResult([], None)))
@@ -175,19 +189,40 @@ class ControllerRole:
         """The next leader writes the records, if this one did not commit them."""
         logger.warning("Node %d: no bootstrap records: %s", self._properties.node_id, error)
 
+    def _check_auto_join(self, _: None) -> None:
+        driver = self._log.driver
+        if driver.kraft_version == 0:
+            logger.warning(
+                "Node %d: %s has no effect: at kraft.version 0 the voters are those of %s on every"
+                " controller",
+                self._properties.node_id,
+                AUTO_JOIN,
+                VOTERS,
+            )
+
     def close(self) -> None:
         """Accept no more requests; those under way are answered until the log is closed."""
+        self._watch.close()
         self._registrar.close()
         self.service.close()
 
     def kill(self) -> None:
         """Send and decide nothing more, as after a crash."""
+        self._watch.close()
         self._registrar.close()
         self.service.resign()
 
     def closed(self) -> None:
         """The log is closed: fail what was not committed."""
         self.service.resign()
+
+
+def _without_leader_ms(config: BrokerConfig) -> int:
+    """Twice as long as an election takes: a follower waits for the fetch timeout and, the next one
+    standing, for up to two election timeouts.
+    """
+    quorum = QuorumConfig.from_broker(config)
+    return 2 * (quorum.fetch_timeout_ms + 2 * quorum.election_timeout_ms)
 
 
 def _check_registered(response: ControllerRegistrationResponse) -> None:

@@ -203,7 +203,9 @@ def _open_transport(node_id: int, timers: Timers, random: Random) -> Transport:
     """The way to the other nodes of the quorum. A node that is the quorum imports none of it."""
     from kbroker.client.channel.asyncio_streams import AsyncioStreams
     from kbroker.client.channel.channel import Channel
+    from kbroker.node.join_refusals import JoinRefusals
     from kbroker.quorum.raft_transport import RaftTransport
 
     streams = AsyncioStreams(asyncio.get_running_loop())
-    return RaftTransport(Channel(streams, timers, random, client_id=f"raft-client-{node_id}"))
+    channel = Channel(streams, timers, random, client_id=f"raft-client-{node_id}")
+    return JoinRefusals(RaftTransport(channel), node_id)

@@ -406,6 +406,20 @@ def test_a_channel_that_raises_is_asked_again() -> None:
     assert unfenced.done
 
 
+def test_a_broker_that_was_replaced_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that was paused for longer than its session, and whose id another one has now."""
+    world = World()
+    world.lifecycle.start()
+    world.channel.registrations[0].resolve(EPOCH)
+    stale = KafkaError(ErrorCode.STALE_BROKER_EPOCH, "the active controller refused it")
+    world.channel.heartbeats[-1][1].fail(stale)
+    assert [record.getMessage() for record in caplog.records] == [
+        "node 1: a heartbeat failed: STALE_BROKER_EPOCH: the active controller refused it: another "
+        "process has registered with this node.id since, or the broker was unregistered; this "
+        "process no longer belongs to the cluster until it is restarted"
+    ]
+
+
 def test_close_fails_what_waits_and_sends_nothing_more() -> None:
     world = World()
     started = world.lifecycle.start()

@@ -327,6 +327,25 @@ def test_requests_in_flight_and_pending_are_bounded(world: World) -> None:
     assert world.epochs(1)[MAX_IN_FLIGHT:] == list(range(MAX_PENDING_REQUESTS))
 
 
+def test_a_heartbeat_is_sent_however_many_clients_wait(world: World) -> None:
+    """Else the controller fences a broker whose clients ask for more than it can do."""
+    world.script(1, *[SILENT] * MAX_IN_FLIGHT, ANSWER)
+    answers = [world.start(number) for number in range(MAX_PENDING_REQUESTS)]
+    world.world.until(lambda: len(world.epochs(1)) == MAX_IN_FLIGHT)
+    assert world.outcome(world.start(-9, purpose=HEARTBEAT)) == ANSWER
+    assert not any(answer.done for answer in answers)
+
+
+def test_very_many_requests_that_the_controller_cannot_read_fail_one_by_one(world: World) -> None:
+    """Each failure makes room for the next request, which fails at once."""
+    del world.peers[1].versions[int(KEY)]
+    world.leader_id = -1
+    answers = [world.start(number) for number in range(MAX_PENDING_REQUESTS)]
+    world.elect(1)
+    world.channel.leader_changed()
+    assert {world.outcome(answer) for answer in answers} == {ErrorCode.UNSUPPORTED_VERSION}
+
+
 def test_every_pending_request_fails_at_the_end(world: World) -> None:
     answers: Sequence[Deferred[BrokerHeartbeatResponse]] = [world.start()]
     world.world.until(lambda: world.epochs(1))

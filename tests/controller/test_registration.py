@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from msgspec.structs import replace
 
 from kbroker.controller.controllers import register_controller
@@ -139,6 +140,33 @@ def test_another_incarnation_is_overruled() -> None:
     assert len(world.sent) == 2
     world.commit()
     assert world.registrar.is_registered
+
+
+def test_two_processes_with_one_id_say_so_and_write_ever_less(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two real ones wrote 40 records per second, and neither logged a line."""
+    world = World()
+    other = registration_request(
+        3, incarnation_id=bytes(16), endpoints=[Endpoint("CONTROLLER", "b", 9094)]
+    )
+    world.registrar.start()
+    pauses = []
+    for attempt in range(1, 16):
+        world.commit()
+        world.sent[-1].resolve(None)
+        before_ms = world.timers.time_ms
+        world.commit(other)
+        while len(world.sent) == attempt:
+            assert world.timers.run_next(before_ms + 2 * BACKOFF_MAX_MS)
+        pauses.append(world.timers.time_ms - before_ms)
+    assert pauses[:4] == [0, 100, 200, 400] and pauses[-1] == BACKOFF_MAX_MS
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 15
+    assert lines[1] == (
+        "Node 3: another process has registered as controller 3, at b:9094: no two processes may "
+        "have the same node.id; this one registers again in 100 ms"
+    )
 
 
 def test_nothing_is_sent_after_the_end() -> None:

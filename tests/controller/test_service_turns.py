@@ -17,6 +17,7 @@ from kbroker.metadata.records import decode_record
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 from kbroker.protocol.messages.stored.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -130,6 +131,44 @@ def test_an_operation_that_waits_too_long_is_not_carried_out() -> None:
     assert code(big) == ErrorCode.NONE
     assert late.error is not None and late.error.code is ErrorCode.REQUEST_TIMED_OUT
     assert patient.value is None and decided == [0]
+
+
+def test_who_waits_too_long_is_answered_before_its_turn() -> None:
+    """A broker whose heartbeat waits sends no other one, and its session runs out."""
+    node = SlicedNode()
+    big = node.create("big", PARTITIONS)
+    late = beat(node, 1)
+    node.timers.advance(999)
+    assert not late.done
+    node.timers.advance(1)
+    assert late.error is not None and late.error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert not big.done and node.turns.due
+    in_time = beat(node, 1)
+    offset = node.log.next_offset
+    node.finish()
+    node.timers.advance(60_000)
+    node.commit()
+    assert code(big) == ErrorCode.NONE and not in_time.value.is_fenced
+    assert node.log.next_offset == offset + PARTITIONS + 1
+
+
+def test_a_heartbeat_that_waited_too_long_changes_nothing() -> None:
+    """The broker has asked for something else since."""
+    node = SlicedNode()
+    node.create("big", PARTITIONS)
+    image = node.controller.image
+    request = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=image.brokers[1].epoch,
+        current_metadata_offset=image.offset,
+        want_fence=True,
+    )
+    late = node.service.heartbeat(request)
+    node.timers.time_ms += 1001  # the loop was stalled: no timer has fired
+    node.finish()
+    node.commit()
+    assert late.error is not None and late.error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert not node.loader.image.brokers[1].fenced
 
 
 def test_a_topic_of_very_many_partitions_is_decided_in_steps() -> None:

@@ -5,8 +5,10 @@ metadata as observers or voters, and go on when the active controller changes.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,7 +18,19 @@ from kbroker.model import StartupError, TopicPartition
 from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.admin.topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.node.cluster import CLUSTER_ID, Cluster, consume, create_topic, produce, running, until
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
+from kbroker.settings.broker import BrokerConfig
+from scripts.ports import free_ports
+from tests.node.cluster import (
+    CLUSTER_ID,
+    SETTINGS,
+    Cluster,
+    consume,
+    create_topic,
+    produce,
+    running,
+    until,
+)
 
 COUNT = 200
 EXPECTED = {b"%d" % number for number in range(COUNT)}
@@ -123,8 +137,14 @@ def test_a_broker_without_controllers_says_so_and_judges_no_log(tmp_path: Path) 
             await produce(client, "t", 5)
         await cluster.stop()
         before = sorted(each.name for each in (tmp_path / "4" / "t-0").iterdir())
-        with pytest.raises(StartupError, match="broker 4 is not registered at the active contr"):
+        with pytest.raises(StartupError) as caught:
             await cluster.start(4)
+        assert "broker 4 is not registered at the active contr" in str(caught.value)
+        assert re.search(
+            r"; as far as is known here, node 1 at 127\.0\.0\.1:\d+ leads the metadata quorum in "
+            r"epoch \d+: does it run\?$",
+            str(caught.value),
+        )
         assert sorted(each.name for each in (tmp_path / "4" / "t-0").iterdir()) == before
         assert not [each for each in (tmp_path / "4").iterdir() if each.name.endswith("-delete")]
         cluster.nodes.pop(4)
@@ -132,6 +152,21 @@ def test_a_broker_without_controllers_says_so_and_judges_no_log(tmp_path: Path) 
         async with cluster.client(4) as client:
             assert len(await consume(client, "t", 5)) == 5
         await cluster.stop()
+
+    run(script)
+
+
+def test_a_new_broker_names_the_controllers_that_do_not_answer(tmp_path: Path) -> None:
+    async def script() -> None:
+        settings = {"initial.broker.registration.timeout.ms": "300"}
+        cluster = Cluster(tmp_path, {1: "controller", 4: "broker"}, settings=settings)
+        with pytest.raises(StartupError) as caught:
+            await cluster.start(4)
+        assert re.search(
+            r"; no controller of controller\.quorum\.voters=1@127\.0\.0\.1:\d+ has named a leader "
+            r"of the metadata quorum: do they run, and are these their controller listeners\?$",
+            str(caught.value),
+        )
 
     run(script)
 
@@ -146,6 +181,85 @@ def test_a_broker_of_another_cluster_says_so(tmp_path: Path) -> None:
         with pytest.raises(StartupError, match=r"; of another cluster than .*: 127\.0\.0\.1:\d+$"):
             await cluster.start(4)
         cluster.nodes.pop(4)
+        await cluster.stop()
+
+    run(script)
+
+
+def test_a_second_broker_with_the_same_id_says_so(tmp_path: Path) -> None:
+    async def script() -> None:
+        settings = {"initial.broker.registration.timeout.ms": "1000"}
+        cluster = Cluster(
+            tmp_path,
+            {1: "controller"} | BROKERS,
+            settings=settings,
+            own_settings={5: {"node.id": "4"}},
+        )
+        await cluster.start(1, 4)
+        with pytest.raises(StartupError, match=r"; another process with this node\.id is running"):
+            await cluster.start(5)
+        cluster.nodes.pop(5)
+        async with cluster.client(4) as client:
+            assert await create_topic(client, "t") == ErrorCode.NONE
+            await produce(client, "t", 5)
+        await cluster.stop()
+
+    run(script)
+
+
+def test_a_broker_with_the_id_of_a_controller_says_so(tmp_path: Path) -> None:
+    """Of a dynamic quorum: the settings do not name the voters."""
+
+    async def script() -> None:
+        controller, broker = free_ports(2)
+        shared = {
+            **SETTINGS,
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "initial.broker.registration.timeout.ms": "1000",
+            "node.id": "1",
+        }
+        settings = [
+            {"process.roles": "controller", "listeners": f"CONTROLLER://127.0.0.1:{controller}"},
+            {"process.roles": "broker", "listeners": f"PLAINTEXT://127.0.0.1:{broker}"},
+        ]
+        nodes = []
+        for number, own in enumerate(settings):
+            directory = {"log.dirs": str(tmp_path / str(number))}
+            config = BrokerConfig.from_properties({**shared, **own, **directory})
+            options = FormatOptions(cluster_id=CLUSTER_ID, standalone=config.is_controller)
+            format_directories(config, options, random=Random(number))
+            nodes.append(Broker(config))
+        await nodes[0].start()
+        with pytest.raises(StartupError, match=r"no leader in epoch 1, or one that has node.id=1"):
+            await nodes[1].start()
+        assert nodes[0].failure is None
+        await nodes[0].stop()
+
+    run(script)
+
+
+def test_a_controller_whose_majority_is_lost_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last of three asks for pre-votes in vain: its epoch and its leader do not change."""
+    caplog.set_level("INFO")
+
+    def lines(logger: str, text: str) -> list[str]:
+        found = [each.getMessage() for each in caplog.records if each.name == logger]
+        return [line for line in found if text in line]
+
+    async def script() -> None:
+        cluster = Cluster(tmp_path, CONTROLLERS)
+        await cluster.start()
+        await until(lambda: cluster.active() > 0)
+        watch = "kbroker.node.leader_watch"
+        killed = [number for number in CONTROLLERS if number != 1]
+        for number in killed:
+            cluster.kill(number)
+        await until(lambda: lines(watch, "Node 1: no leader of the metadata quorum has answered"))
+        await cluster.start(killed[0])
+        await until(lambda: lines(watch, "Node 1: the metadata quorum works again"))
         await cluster.stop()
 
     run(script)

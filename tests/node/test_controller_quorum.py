@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from kbroker.client.connection import BrokerConnection
 from kbroker.node.loop.futures import as_future
 from kbroker.node.node import Broker
@@ -149,6 +151,75 @@ def test_every_controller_registers_with_the_active_one(tmp_path: Path) -> None:
                     ErrorCode.INVALID_REPLICATION_FACTOR if is_leader else ErrorCode.NOT_CONTROLLER
                 )
         for node in nodes:
+            await node.stop()
+            assert node.failure is None
+
+    asyncio.run(script())
+
+
+@pytest.mark.parametrize(
+    ("quorum", "advertised", "logger", "text"),
+    [
+        pytest.param(
+            "controller.quorum.voters=1@127.0.0.1:{port}",
+            "CONTROLLER://127.0.0.1:{port2}",
+            "controller_role",
+            "Node 2: controller.quorum.auto.join.enable has no effect: at kraft.version 0",
+            id="a static quorum",
+        ),
+        pytest.param(
+            "controller.quorum.bootstrap.servers=127.0.0.1:{port}",
+            "CONTROLLER://127.0.0.1:{closed}",
+            "join_refusals",
+            "Node 2: node 1 does not add this controller to the voters (ADD_RAFT_VOTER): "
+            "REQUEST_TIMED_OUT: The voter does not answer ApiVersions.",
+            id="an address that is not this controller's",
+        ),
+    ],
+)
+def test_a_controller_that_cannot_join_says_why(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    quorum: str,
+    advertised: str,
+    logger: str,
+    text: str,
+) -> None:
+    port, port2, closed = free_ports(3)
+    key, _, value = quorum.format(port=port).partition("=")
+    own = [
+        {"node.id": "1", "listeners": f"CONTROLLER://127.0.0.1:{port}", key: value},
+        {
+            "node.id": "2",
+            "listeners": f"CONTROLLER://127.0.0.1:{port2}",
+            "advertised.listeners": advertised.format(port2=port2, closed=closed),
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{port}",
+            "controller.quorum.auto.join.enable": "true",
+        },
+    ]
+
+    async def script() -> None:
+        nodes = []
+        for each in own:
+            directory = {"log.dirs": str(tmp_path / each["node.id"])}
+            roles = {"process.roles": "controller", "controller.listener.names": "CONTROLLER"}
+            config = BrokerConfig.from_properties({**TIMES, **roles, **directory, **each})
+            options = FormatOptions(
+                cluster_id="c",
+                standalone=config.node_id == 1 and not config.voters,
+                no_initial_controllers=config.node_id == 2,
+            )
+            format_directories(config, options, random=Random(config.node_id))
+            nodes.append(Broker(config))
+        for node in nodes:
+            await node.start()
+        await until(
+            lambda: any(
+                record.name == f"kbroker.node.{logger}" and record.getMessage().startswith(text)
+                for record in caplog.records
+            )
+        )
+        for node in reversed(nodes):
             await node.stop()
             assert node.failure is None
 

@@ -31,7 +31,7 @@ from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
 from kbroker.node.broker.controlled_shutdown import leave_cluster
-from kbroker.node.broker.controller_connection import controllers_of_another_cluster
+from kbroker.node.broker.controller_connection import why_not_registered
 from kbroker.node.broker.dynamic_config import DynamicConfig
 from kbroker.node.broker.late_coordinators import (
     LateGroupListener,
@@ -151,7 +151,7 @@ class BrokerRole:
         except KafkaError as error:
             raise StartupError(
                 f"broker {self._config.node_id} is not registered at the active controller: {error}"
-                f"{controllers_of_another_cluster(self._log.driver)}"
+                f"{why_not_registered(error, self._config, self._log.driver)}"
             ) from error
         if not self._config.is_whole_cluster:
             logger.info(

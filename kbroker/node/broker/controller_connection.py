@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from kbroker.broker.node_to_controller import ActiveController, NodeToController
 from kbroker.client.cluster_view import BrokerAddress
 from kbroker.ports import Timers
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.sections.quorum import BOOTSTRAP_SERVERS, VOTERS
 
 if TYPE_CHECKING:
     from kbroker.client.channel.channel import Channel
@@ -46,12 +48,42 @@ def active_controller(driver: QuorumDriver, listener_name: str) -> ActiveControl
     return None
 
 
-def controllers_of_another_cluster(driver: QuorumDriver) -> str:
-    """The end of a line that says why no active controller is known; empty if it is not this."""
-    if not driver.strangers:
+def why_not_registered(error: KafkaError, config: BrokerConfig, driver: QuorumDriver) -> str:
+    """The end of a line that says that a broker is not registered: what else is known of the
+    reason; empty for nothing.
+    """
+    if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+        return (
+            "; another process with this node.id is running, or was less than "
+            "broker.session.timeout.ms ago"
+        )
+    if driver.strangers:
+        addresses = ", ".join(driver.strangers)
+        return f"; of another cluster than the directories of this node: {addresses}"
+    epoch, leader_id = driver.feed.leader
+    if error.code is not ErrorCode.REQUEST_TIMED_OUT:
         return ""
-    addresses = ", ".join(driver.strangers)
-    return f"; of another cluster than the directories of this node: {addresses}"
+    if leader_id >= 0:
+        places = ", ".join(f"{each.host}:{each.port}" for each in driver.leader_endpoints)
+        return (
+            f"; as far as is known here, node {leader_id} at {places or 'an unknown address'} "
+            f"leads the metadata quorum in epoch {epoch}: does it run?"
+        )
+    if epoch > 0 and not config.is_controller:
+        return (
+            f"; the metadata quorum has no leader in epoch {epoch}, or one that has node.id="
+            f"{config.node_id} too: do a majority of the controllers run?"
+        )
+    return (
+        f"; no controller of {controllers_of(config)} has named a leader of the metadata quorum: "
+        "do they run, and are these their controller listeners?"
+    )
+
+
+def controllers_of(config: BrokerConfig) -> str:
+    """The setting that names the controllers, for a line of the log."""
+    name = BOOTSTRAP_SERVERS if config.bootstrap_servers else VOTERS
+    return f"{name}={','.join(config.get_list(name))}"
 
 
 def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:

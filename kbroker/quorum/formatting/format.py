@@ -241,6 +241,14 @@ def _not_formatted(
         if known is None:
             voters = " (in a new cluster --standalone or --initial-controllers)"
         command += " --no-initial-controllers"
+    if config.is_controller and config.voters and known is None:
+        return StartupError(
+            f"log directory {path} has no {META_PROPERTIES}, and this node is not the only voter "
+            f"there is: in a new cluster run `{command}` first; a voter that has lost its disk "
+            "could vote twice in an epoch, so mount the disk that has its data; if there is none, "
+            "run that command only after `kbroker cluster quorum` shows a leader elected since the "
+            "loss, and all other voters caught up with it"
+        )
     return StartupError(
         f"log directory {path} has no {META_PROPERTIES}, and this node is not the only voter there "
         f"is: run `{command}`{voters} first, or mount the disk that has its data"

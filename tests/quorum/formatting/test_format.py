@@ -253,7 +253,20 @@ def test_among_several_nothing_is_formatted_by_itself(
     if quorum is DYNAMIC:
         command += " --no-initial-controllers` (in a new cluster --standalone or --initial-contr"
     assert command in line
+    assert ("a voter that has lost its disk could vote twice in an epoch" in line) == (
+        quorum is STATIC  # a dynamic quorum knows voters by their directory, too
+    )
     assert not any(tmp_path.iterdir())
+
+
+def test_an_emptied_voter_of_a_static_quorum_is_told_when_it_may_be_formatted(
+    tmp_path: Path,
+) -> None:
+    line = refused(tmp_path, **NODES["controller"], **STATIC)
+    assert "in a new cluster run `kbroker format CONFIGURATION --cluster-id ID` first; " in line
+    assert "mount the disk that has its data; if there is none, run that command only after" in line
+    assert line.endswith("a leader elected since the loss, and all other voters caught up with it")
+    assert "\n" not in line
 
 
 def test_the_command_for_a_new_disk_of_a_dynamic_controller_is_one_that_formats_it(
