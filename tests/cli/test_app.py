@@ -46,6 +46,17 @@ def test_help(cli: Cli, command: tuple[str, ...]) -> None:
     assert cli(*command, "-h").out == result.out
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_list_of_commands_cuts_no_summary(
+    cli: Cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns. The dots after the jobs stand for more of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, listed = cli(*command, "--help").out.partition("\nCommands:\n")
+    cut = [line for line in listed.splitlines() if line.endswith("...")]
+    assert [line for line in cut if "archive, restore" not in line] == []
+
+
 def test_the_commands_are_known() -> None:
     """The tests below are made of the tree of commands: that it is one is checked here."""
     assert {("serve",), ("topics", "create"), ("transactions", "abort")} < set(LEAVES)
