@@ -208,8 +208,9 @@ class Client:
         """A connection to a broker known from metadata, else to a bootstrap address; one that is
         open already before any other.
 
-        Raises StartupError if there is no broker at any bootstrap address, and what a broker
-        raises that is there and refuses this client.
+        Raises StartupError if there is no broker at any bootstrap address, KafkaError of
+        NETWORK_EXCEPTION if there was one before, and what a broker raises that is there and
+        refuses this client.
         """
         failures: list[str] = []
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
@@ -221,7 +222,10 @@ class Client:
                 if error.code in AUTHENTICATION_ERRORS:
                     raise
                 failures.append(error.message)
-        raise StartupError(f"no broker answers: {'; '.join(dict.fromkeys(failures))}")
+        problem = f"no broker answers: {'; '.join(dict.fromkeys(failures))}"
+        if not self.brokers:
+            raise StartupError(problem)
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, problem)  # they restart: worth a retry
 
     async def node(self, node_id: int, channel: str = "") -> BrokerConnection:
         """A connection to a broker by id. Raises KafkaError(BROKER_NOT_AVAILABLE) if unknown."""

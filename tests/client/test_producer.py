@@ -152,6 +152,25 @@ def test_retriable_errors_are_tried_again(run: Run) -> None:
     run(test)
 
 
+def test_a_broker_may_restart_meanwhile(run: Run) -> None:
+    """The only one of its cluster: nobody answers for a while, which is no error of an address."""
+
+    async def test(broker: Any) -> None:
+        config = ProducerConfig(linger_ms=0, delivery_timeout_s=30)
+        async with Client(broker.address) as client, Producer(client, config) as producer:
+            await producer.send_and_wait("events", b"before", partition=0)
+            await broker.__aexit__(None, None, None)
+            sending = asyncio.create_task(
+                producer.send_and_wait("events", b"meanwhile", partition=0)
+            )
+            await asyncio.sleep(0.2)
+            assert not sending.done()
+            await broker.__aenter__()  # at the same port
+            assert (await sending).offset == 1
+
+    run(test)
+
+
 def test_other_errors_go_to_the_records_and_the_producer_lives_on(run: Run) -> None:
     async def test(broker: Any) -> None:
         broker.script(ApiKey.PRODUCE, failing(ErrorCode.MESSAGE_TOO_LARGE))
