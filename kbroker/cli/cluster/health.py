@@ -16,7 +16,6 @@ from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.protocol.messages.metadata import MetadataResponse
-
     from kbroker.protocol.messages.quorum import DescribeQuorumResponse
 
     Topic = MetadataResponse.MetadataResponseTopic

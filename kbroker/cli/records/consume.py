@@ -159,7 +159,7 @@ async def _consume_group(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(bootstrap))
         topics = await _subscription(client, wanted)
-        # joining waits for a whole rebalance, so it is no measure of how long a coordinator may take
+        # joining may take a whole rebalance, which is too long to look for a coordinator
         await said_to_wait(
             client.retry(lambda: client.coordinator(group)),
             f"group {group} has no coordinator yet; waiting for one",
