@@ -51,7 +51,7 @@ EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
-_COORDINATED: Final = {
+_COORDINATED: Final[Mapping[int, tuple[str, str]]] = {
     GROUP_COORDINATOR: ("group", "__consumer_offsets"),
     TRANSACTION_COORDINATOR: ("transactional id", "__transaction_state"),
 }

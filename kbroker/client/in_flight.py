@@ -6,6 +6,7 @@ correlation id. No I/O, no clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.ports import Deferred
@@ -17,7 +18,7 @@ from kbroker.protocol.framing import decode_response_header, encode_request_fram
 
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 _ID_BYTES: Final = 4
-_OTHER_PROTOCOLS: Final = {b"HTTP": "HTTP", b"SSH-": "SSH"}
+_OTHER_PROTOCOLS: Final[Mapping[bytes, str]] = {b"HTTP": "HTTP", b"SSH-": "SSH"}
 """How servers that are no brokers begin what they send."""
 
 Frame = list[bytes | bytearray | memoryview]
