@@ -21,6 +21,9 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 """click's UsageError and ClickException; typer versions differ in where they keep click."""
 
+_WRAPPED: Final = ": Value error, "
+"""What some versions of typer put before the message of a value that cannot be read."""
+
 COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "serve": LazyCommand("kbroker.cli.serve_command", "Run a broker."),
     "format": LazyCommand("kbroker.cli.format", "Prepare the log directories of a node."),
@@ -171,7 +174,9 @@ def _usage(error: Exception) -> int:
         return _fail(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "kbroker"
-    print(f"{path}: {message.rstrip('.')}. See: {path} --help", file=sys.stderr)
+    message = message.replace(_WRAPPED, ": ").rstrip(".")
+    end = "" if message.endswith("?") else "."
+    print(f"{path}: {message}{end} See: {path} --help", file=sys.stderr)
     return 2
 
 

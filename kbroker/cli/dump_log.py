@@ -123,7 +123,12 @@ def _files(paths: list[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             inside = [file for file in sorted(path.iterdir()) if file.is_file()]
-            files += [file for file in inside if file.suffix in _KINDS or file.name in TEXT_FILES]
+            known = [file for file in inside if file.suffix in _KINDS or file.name in TEXT_FILES]
+            if not known:
+                raise StartupError(
+                    f"{path}: no files of a log; name the directory of a partition, or use --verify"
+                )
+            files += known
         elif path.exists():
             files.append(path)
         else:

@@ -51,6 +51,10 @@ EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
+_COORDINATED: Final[Mapping[int, tuple[str, str]]] = {
+    GROUP_COORDINATOR: ("group", "__consumer_offsets"),
+    TRANSACTION_COORDINATOR: ("transactional id", "__transaction_state"),
+}
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
@@ -204,8 +208,9 @@ class Client:
         """A connection to a broker known from metadata, else to a bootstrap address; one that is
         open already before any other.
 
-        Raises StartupError if there is no broker at any bootstrap address, and what a broker
-        raises that is there and refuses this client.
+        Raises StartupError if there is no broker at any bootstrap address, KafkaError of
+        NETWORK_EXCEPTION if there was one before, and what a broker raises that is there and
+        refuses this client.
         """
         failures: list[str] = []
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
@@ -217,7 +222,10 @@ class Client:
                 if error.code in AUTHENTICATION_ERRORS:
                     raise
                 failures.append(error.message)
-        raise StartupError(f"no broker answers: {'; '.join(dict.fromkeys(failures))}")
+        problem = f"no broker answers: {'; '.join(dict.fromkeys(failures))}"
+        if not self.brokers:
+            raise StartupError(problem)
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, problem)  # they restart: worth a retry
 
     async def node(self, node_id: int, channel: str = "") -> BrokerConnection:
         """A connection to a broker by id. Raises KafkaError(BROKER_NOT_AVAILABLE) if unknown."""
@@ -317,7 +325,7 @@ class Client:
             return known
         request = FindCoordinatorRequest(key=key, key_type=key_type)
         response = await self.any(request, FindCoordinatorResponse, max_version=3)
-        check(response.error_code, response.error_message)
+        check(response.error_code, _coordinator_problem(response, key, key_type))
         address = BrokerAddress(response.node_id, response.host, response.port)
         self._coordinators[key_type, key] = address
         return address
@@ -466,6 +474,17 @@ class Client:
 
 
 NO_LEADER: Final = PartitionView(-1, -1)
+
+
+def _coordinator_problem(response: FindCoordinatorResponse, key: str, key_type: int) -> str:
+    """What an error of FindCoordinator means. Brokers give no reason for the usual one."""
+    kind, topic = _COORDINATED[key_type]
+    if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        return response.error_message or f"the coordinator of {kind} {key}"
+    return (
+        f"{kind} {key} has no coordinator: {topic} cannot be created with the brokers that are "
+        "running, or its partition has no leader; the log of a broker says which"
+    )
 
 
 def group_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

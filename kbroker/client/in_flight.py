@@ -6,6 +6,7 @@ correlation id. No I/O, no clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from kbroker.ports import Deferred
@@ -17,6 +18,8 @@ from kbroker.protocol.framing import decode_response_header, encode_request_fram
 
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 _ID_BYTES: Final = 4
+_OTHER_PROTOCOLS: Final[Mapping[bytes, str]] = {b"HTTP": "HTTP", b"SSH-": "SSH"}
+"""How servers that are no brokers begin what they send."""
 
 Frame = list[bytes | bytearray | memoryview]
 """A request as pieces to be sent one after the other."""
@@ -87,7 +90,9 @@ class InFlightRequests:
             while len(pending) - position >= 4:
                 size = int.from_bytes(pending[position : position + 4], "big", signed=True)
                 if not _ID_BYTES <= size <= self._max_response_bytes:
-                    raise MalformedRequest(f"a response of {size} bytes")
+                    raise MalformedRequest(
+                        f"a response of {size} bytes{_seems(view[position : position + 4])}"
+                    )
                 begin, end = position + 4, position + 4 + size
                 if end > len(pending):
                     break
@@ -125,3 +130,9 @@ def _decode(frame: memoryview, api_key: int, version: int) -> Response:
     except MalformedRequest as error:
         raise MalformedRequest(f"malformed response: {error}") from None
     return response
+
+
+def _seems(first: memoryview) -> str:
+    """What a response may be instead, for a size that is none."""
+    protocol = _OTHER_PROTOCOLS.get(bytes(first))
+    return f": that port speaks {protocol}, not Kafka's protocol" if protocol else ""

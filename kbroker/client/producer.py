@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -100,21 +101,21 @@ class _Queue:
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.entries: list[_Entry] = []
+        self.entries: deque[_Entry] = deque()
         self.size_bytes = 0
         self.filled = asyncio.Event()
         self.next_sequence = 0
 
     def take(self, batch_bytes: int) -> list[_Entry]:
         """The oldest entries that fit into a batch; at least one."""
-        size_bytes = count = 0
-        for entry in self.entries:
-            if count and size_bytes + entry.size_bytes > batch_bytes:
+        taken: list[_Entry] = []
+        size_bytes = 0
+        while self.entries:
+            size_bytes += self.entries[0].size_bytes
+            if taken and size_bytes > batch_bytes:
                 break
-            size_bytes += entry.size_bytes
-            count += 1
-        taken, self.entries = self.entries[:count], self.entries[count:]
-        self.size_bytes -= size_bytes
+            taken.append(self.entries.popleft())
+            self.size_bytes -= taken[-1].size_bytes
         if not self.entries:
             self.filled.clear()
         return taken
@@ -202,7 +203,8 @@ class Producer:
     ) -> asyncio.Future[RecordMetadata]:
         """Queue a record; the future resolves with its place, or raises KafkaError.
 
-        Waits while the buffer (buffer_bytes) is full. partition: None chooses by key, and without a
+        Waits while the buffer (buffer_bytes) is full, and gives way to other tasks whenever a batch
+        is full. partition: None chooses by key, and without a
         key the partition whose batch is being filled. Raises KafkaError if the topic or partition
         does not exist.
         """
@@ -228,9 +230,13 @@ class Producer:
         future.add_done_callback(self._under_way.discard)
         queue = self._queue(TopicPartition(topic, partition))
         queue.entries.append(_Entry((timestamp_ms, key, value, headers), size_bytes, future))
+        batches = queue.size_bytes // self.config.batch_bytes
         queue.size_bytes += size_bytes
         self._buffered_bytes += size_bytes
         queue.filled.set()
+        if queue.size_bytes // self.config.batch_bytes != batches:
+            # a caller that never waits for anything else gives way to the sender, and to Ctrl-C
+            await asyncio.sleep(0)
         return future
 
     async def send_and_wait(

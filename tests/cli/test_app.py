@@ -22,6 +22,7 @@ from kbroker.testing import EmbeddedBroker
 
 Cli = Callable[..., Any]
 
+LOG_FOLDER = Path(__file__).parents[1] / "data" / "kafka-4.3.1" / "data" / "compact-0"
 CLI_DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 
@@ -43,6 +44,17 @@ def test_help(cli: Cli, command: tuple[str, ...]) -> None:
     assert result.code == 0
     assert "Usage: kbroker" in result.out
     assert cli(*command, "-h").out == result.out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_list_of_commands_cuts_no_summary(
+    cli: Cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns. The dots after the jobs stand for more of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, listed = cli(*command, "--help").out.partition("\nCommands:\n")
+    cut = [line for line in listed.splitlines() if line.endswith("...")]
+    assert [line for line in cut if "archive, restore" not in line] == []
 
 
 def test_the_commands_are_known() -> None:
@@ -94,6 +106,8 @@ def test_version(cli: Cli) -> None:
     ("arguments", "message"),
     [
         (("topics", "foo"), "No such command 'foo'. See: kbroker topics --help"),
+        (("topics", "lits"), "Did you mean 'list'? See: kbroker topics --help"),
+        (("configs", "describe", "x"), "Invalid value for 'kind': 'x' is not one of 'topic', "),
         (("topics",), "Missing command. See: kbroker topics --help"),
         (("consume", "t", "--nope"), "kbroker consume: No such option: --nope"),
         (("consume", "t", "-g", "g", "-p", "1"), "a group decides on partitions and offsets"),
@@ -296,7 +310,7 @@ def in_a_shell(line: str) -> tuple[int, str]:
 @pytest.mark.parametrize("stream", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_a_standard_stream_that_is_closed(stream: str) -> None:
     assert in_a_shell(f"$K --help {stream}") == (0, "")
-    assert in_a_shell(f"$K dump-log {Path(__file__).parent} {stream}") == (0, "")
+    assert in_a_shell(f"$K dump-log {LOG_FOLDER} {stream}") == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
@@ -348,7 +362,7 @@ def test_ctrl_c_is_130(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    command = f"{sys.executable} -m kbroker dump-log {Path(__file__).parent} 2>&1 | true"
+    command = f"{sys.executable} -m kbroker dump-log {LOG_FOLDER} 2>&1 | true"
     shell = ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"]
     run = subprocess.run(shell, capture_output=True, text=True, check=True)
     assert run.stdout == "0\n"

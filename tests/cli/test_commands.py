@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest
+from kbroker.protocol.messages.coordinators.groups import FindCoordinatorResponse
 from kbroker.testing import EmbeddedBroker
 from tests.e2e.wire import call
 
@@ -335,6 +338,32 @@ def test_a_group_without_offsets(kbroker: Kbroker) -> None:
     assert reset.err == "no-such-group has no committed offsets; name topics with --topic\n"
 
 
+def test_a_group_that_gets_no_coordinator(
+    kbroker: Kbroker,
+    kafka_broker: EmbeddedBroker,
+    kafka_topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a cluster with too few brokers for the internal topic. It says so, and ends long before
+    the time that a rebalance may take.
+    """
+    monkeypatch.setattr("kbroker.cli.console.waiting.NOTE_AFTER_S", 0.1)
+
+    def unavailable(request: Any, version: int, *_: Any) -> Any:
+        failed = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return FindCoordinatorResponse(error_code=failed, error_message="")
+
+    end = kafka_broker.intercept(ApiKey.FIND_COORDINATOR, unavailable)
+    try:
+        result = kbroker("consume", kafka_topic, "-g", "early", "-X", "request.timeout.ms=1000")
+    finally:
+        end()
+    assert result.code == 1
+    waiting, error = result.err.splitlines()
+    assert waiting == "group early has no coordinator yet; waiting for one"
+    assert error.startswith("kbroker: COORDINATOR_NOT_AVAILABLE: group early has no coordinator: ")
+
+
 def test_a_group_says_which_topic_it_waits_for(kbroker: Kbroker, kafka_topic: str) -> None:
     missing = f"no-{kafka_topic}"
     group = f"waits-{kafka_topic}"
@@ -355,7 +384,9 @@ def test_what_is_not_there(kbroker: Kbroker) -> None:
         assert result.err.count("\n") == 1
 
 
-def test_dump_log(kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBroker) -> None:
+def test_dump_log(
+    kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     kbroker("produce", kafka_topic, "-k", ":", text="key:value")
     folder = kafka_broker.data / f"{kafka_topic}-0"
     lines = kbroker("dump-log", str(folder), "--records").lines
@@ -367,6 +398,10 @@ def test_dump_log(kbroker: Kbroker, kafka_topic: str, kafka_broker: EmbeddedBrok
     lines = kbroker("dump-log", str(kafka_broker.data)).lines
     assert f"Dumping {kafka_broker.data / 'meta.properties'}" in lines
     assert "node.id=1" in lines
+    (tmp_path / "empty").mkdir()
+    empty = kbroker("dump-log", str(tmp_path / "empty"))
+    assert (empty.code, empty.out) == (1, "")
+    assert empty.err.startswith(f"kbroker: {tmp_path}/empty: no files of a log; name ")
     missing = kbroker("dump-log", str(folder / "nothing.log"))
     assert missing.code == 1
     assert missing.err.endswith("nothing.log: no such file or directory\n")

@@ -159,6 +159,43 @@ def test_a_coordinator_is_remembered_until_it_is_lost(run: Run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("code", "given", "message"),
+    [
+        pytest.param(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            None,
+            "COORDINATOR_NOT_AVAILABLE: group g has no coordinator: __consumer_offsets cannot be",
+            id="brokers-give-no-reason",
+        ),
+        pytest.param(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "The coordinator is not available.",
+            "COORDINATOR_NOT_AVAILABLE: group g has no coordinator: __consumer_offsets cannot be",
+            id="kafka-says-it-again",
+        ),
+        pytest.param(
+            ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            "Not yours.",
+            "GROUP_AUTHORIZATION_FAILED: Not yours.",
+            id="a-reason",
+        ),
+    ],
+)
+def test_why_there_is_no_coordinator(
+    run: Run, code: ErrorCode, given: str | None, message: str
+) -> None:
+    async def test(broker: Any) -> None:
+        failed = FindCoordinatorResponse(error_code=code, error_message=given)
+        broker.script(ApiKey.FIND_COORDINATOR, failed)
+        async with Client(broker.address) as client:
+            with pytest.raises(KafkaError) as raised:
+                await client.coordinator("g")
+        assert str(raised.value).startswith(message)
+
+    run(test)
+
+
 def test_the_controller_is_the_one_metadata_names(run: Run) -> None:
     async def test(broker: Any) -> None:
         async with Client(broker.address) as client:

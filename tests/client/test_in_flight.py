@@ -67,3 +67,17 @@ def test_what_came_before_malformed_bytes_counts() -> None:
         requests.receive(answer(0, b"r") + b"\0\0\0\1")
     assert records_of(responses[0]) == b"r"
     assert not responses[1].done
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n", "speaks HTTP, not Kafka's", id="http"),
+        pytest.param(b"SSH-2.0-OpenSSH\r\n", "speaks SSH, not Kafka's", id="ssh"),
+        pytest.param(b"\xff\xff\xff\xffxyz", "a response of -1 bytes$", id="anything"),
+    ],
+)
+def test_a_server_that_is_no_broker(sent: bytes, says: str) -> None:
+    requests, _ = asked(1)
+    with pytest.raises(MalformedRequest, match=says):
+        requests.receive(sent)

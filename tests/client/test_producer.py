@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,33 @@ def test_records_without_a_key_go_round(run: Run) -> None:
     run(test)
 
 
+def test_batches_leave_while_a_caller_goes_on_sending(run: Run) -> None:
+    """Who sends in a loop that awaits nothing else does not fill the whole buffer first, and can be
+    cancelled.
+    """
+
+    async def test(broker: Any) -> None:
+        config = ProducerConfig(linger_ms=0, batch_bytes=1000)
+        async with Client(broker.address) as client, Producer(client, config) as producer:
+            await producer.send_and_wait("events", b"first", partition=0)
+            sent = [await producer.send("events", b"v" * 100, partition=0) for _ in range(2000)]
+            assert sent[0].done()
+            assert not sent[-1].done()
+
+            async def endless() -> None:
+                while True:
+                    await producer.send("events", b"v" * 100, partition=1)
+
+            sending = asyncio.create_task(endless())
+            await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait({sending}, timeout=10)
+            assert sending.cancelled()
+        assert len(stored(broker, 0)) == 2001
+
+    run(test)
+
+
 def test_retriable_errors_are_tried_again(run: Run) -> None:
     async def test(broker: Any) -> None:
         broker.script(
@@ -120,6 +148,25 @@ def test_retriable_errors_are_tried_again(run: Run) -> None:
         assert sent.offset == 0
         assert len(broker.asked(ApiKey.PRODUCE)) == 4
         assert stored(broker, 0) == [b"v"]
+
+    run(test)
+
+
+def test_a_broker_may_restart_meanwhile(run: Run) -> None:
+    """The only one of its cluster: nobody answers for a while, which is no error of an address."""
+
+    async def test(broker: Any) -> None:
+        config = ProducerConfig(linger_ms=0, delivery_timeout_s=30)
+        async with Client(broker.address) as client, Producer(client, config) as producer:
+            await producer.send_and_wait("events", b"before", partition=0)
+            await broker.__aexit__(None, None, None)
+            sending = asyncio.create_task(
+                producer.send_and_wait("events", b"meanwhile", partition=0)
+            )
+            await asyncio.sleep(0.2)
+            assert not sending.done()
+            await broker.__aenter__()  # at the same port
+            assert (await sending).offset == 1
 
     run(test)
 

@@ -15,7 +15,7 @@ import pytest
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.properties import parse_properties
 from kbroker.testing.process import BrokerProcess
-from scripts.ports import free_port
+from scripts.ports import free_port, free_ports
 from tests.documents.pages import GUIDES, ROOT, blocks, sections, text_of
 
 pytestmark = pytest.mark.clients
@@ -45,6 +45,14 @@ def shell(script: str, folder: Path, address: str, *, messages: bool = False) ->
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + (done.stderr if messages else "")
+
+
+def elsewhere(text: str) -> str:
+    """The text with free ports in place of all documented ones but that of `ADDRESS`."""
+    addresses = sorted(set(re.findall(r"\blocalhost:\d+\b", text)) - {ADDRESS})
+    for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
+        text = text.replace(address, f"localhost:{port}")
+    return text
 
 
 def commands(text: str) -> Iterator[str]:
@@ -92,6 +100,7 @@ SCRIPTS = [
     if any(commands(text))
 ]
 EXPECTED = {
+    "Three nodes": "node 2 is missed",
     "Backup": "nothing is wrong",
     "The process is killed": "one\ntwo\nthree\n",
     "The broker hangs": "the cluster does not answer\norders",
@@ -106,8 +115,8 @@ def test_scripts(guide: str, title: str, tmp_path: Path) -> None:
     """Each section in a folder of its own; it starts and stops its brokers itself."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     address = free_address()
-    text = "".join(sections(guide)[title])
-    stopping = "trap 'kill -9 \"${broker:-}\" 2> /dev/null || true' EXIT\n"
+    text = elsewhere("".join(sections(guide)[title]))
+    stopping = "trap 'kill -9 $(jobs -p) 2> /dev/null || true' EXIT\n"
     printed = [
         shell(stopping + block, tmp_path, address, messages=True) for block in commands(text)
     ]

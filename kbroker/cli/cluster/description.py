@@ -70,7 +70,7 @@ Examples:
 
 
 def brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
-    """Show the brokers, and how many partitions each leads and has."""
+    """Show the brokers, and how many partitions each has."""
     columns = ("broker", "host", "port", "rack", "fenced", "leaders", "replicas")
     show(run(_brokers(bootstrap)), columns, as_json=as_json)
 

@@ -16,13 +16,15 @@ from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, run
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.protocol.messages.metadata import MetadataResponse
+    from kbroker.protocol.messages.quorum import DescribeQuorumResponse
 
     Topic = MetadataResponse.MetadataResponseTopic
+    Quorum = DescribeQuorumResponse.PartitionData
 
 HEALTH_EPILOG = """
 Looks for brokers that do not answer, partitions without a leader, with replicas out of sync or
-offline, log directories that are offline, and a quorum without a leader or with a voter that has
-never fetched.
+offline, log directories that are offline, and a quorum without a leader or with a voter that does
+not fetch from it.
 The exit code is 1 if one is found.
 
 \b
@@ -32,6 +34,12 @@ Examples:
 """
 MAX_NAMES: Final = 20
 """How many partitions a line names."""
+HAS_LEADER: Final = "the quorum has a leader"
+VOTERS_FETCH: Final = "every voter of the quorum fetches"
+SILENT_VOTER_MS: Final = 10_000
+"""A voter fetches every controller.quorum.fetch.timeout.ms (2 s) at least, also when nothing is
+new.
+"""
 
 
 class Check(NamedTuple):
@@ -73,7 +81,7 @@ async def _health(bootstrap: str) -> list[Check]:
             await _brokers(client, fenced),
             *partition_checks(topics),
             await _directories(client),
-            await _quorum(client),
+            *await _quorum(client),
         ]
 
 
@@ -128,20 +136,32 @@ async def _directories(client: Client) -> Check:
     return Check("every log directory is online", not problems, problems)
 
 
-async def _quorum(client: Client) -> Check:
+async def _quorum(client: Client) -> list[Check]:
     from kbroker.protocol.errors import ErrorCode, KafkaError
 
-    title = "the quorum has a leader"
     try:
-        found = await described_quorum(client)
+        return quorum_checks(await described_quorum(client))
     except KafkaError as error:
-        if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return Check(title, True, ["this cluster does not tell"])
-        return Check(title, False, [error.message])
-    problems = [] if found.leader_id >= 0 else ["no leader"]
-    problems += [
-        f"voter {voter.replica_id} has never fetched"
-        for voter in found.current_voters
-        if voter.log_end_offset < 0
+        is_unknown = error.code is ErrorCode.UNSUPPORTED_VERSION
+        problem = "this cluster does not tell" if is_unknown else error.message
+        return [Check(HAS_LEADER, is_unknown, [problem])]
+
+
+def quorum_checks(found: Quorum) -> list[Check]:
+    """Checks of what the leader of the metadata quorum knows of its voters. The timestamps of all
+    voters, the leader included, are of the leader's clock.
+    """
+    checks = [
+        Check(HAS_LEADER, found.leader_id >= 0, [] if found.leader_id >= 0 else ["no leader"])
     ]
-    return Check(title, not problems, problems)
+    if found.leader_id < 0:
+        return checks
+    now_ms = max(voter.last_fetch_timestamp for voter in found.current_voters)
+    silent = []
+    for voter in sorted(found.current_voters, key=lambda voter: voter.replica_id):
+        ago_ms = now_ms - voter.last_fetch_timestamp
+        if voter.log_end_offset < 0:
+            silent.append(f"{voter.replica_id} has not fetched from leader {found.leader_id}")
+        elif voter.replica_id != found.leader_id and ago_ms > SILENT_VOTER_MS:
+            silent.append(f"{voter.replica_id} last fetched {ago_ms // 1000} s ago")
+    return [*checks, Check(VOTERS_FETCH, not silent, silent)]

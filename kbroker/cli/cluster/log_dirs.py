@@ -40,7 +40,7 @@ def log_dirs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Show the log directories of brokers, or the replicas in them."""
+    """Show the log directories of brokers, or their replicas."""
     if topics or replicas:
         rows = run(_replicas(bootstrap, broker, topics))
         columns: tuple[str, ...] = (

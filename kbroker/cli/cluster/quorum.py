@@ -26,7 +26,7 @@ Examples:
 
 
 def quorum(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> None:
-    """Show the leader, voters and observers of the metadata quorum."""
+    """Show leader, voters and observers of the metadata quorum."""
     found = run(_quorum(bootstrap))
     now_ms = int(time.time() * 1000)
     end_offset = max((each.log_end_offset for each in found.current_voters), default=-1)

@@ -129,7 +129,7 @@ def set_configs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Set settings of a topic, a broker, all brokers, a group or a subscription."""
+    """Set settings of a topic, a broker, a group or a subscription."""
     changes = pairs_to_changes(
         key_values(pairs, "KEY=VALUE"),
         appends=key_values(append, "--append"),

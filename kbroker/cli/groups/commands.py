@@ -208,7 +208,10 @@ def export(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Write what a group has committed as lines of topic,partition,offset, for reset-offsets."""
+    """Write committed offsets as lines that reset-offsets reads.
+
+    A line has topic,partition,offset.
+    """
     rows = run(_export(bootstrap, name))
     if as_json:
         show(rows, ("group", "topic", "partition", "committed"), as_json=True)

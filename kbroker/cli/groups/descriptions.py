@@ -33,7 +33,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Show the committed offset, the lag and the member of each partition of groups."""
+    """Show the offset, lag and member of each partition."""
     rows = run(_describe(bootstrap, names))
     columns = (
         *("group", "state", "topic", "partition", "committed", "end", "lag"),

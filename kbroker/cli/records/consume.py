@@ -13,6 +13,7 @@ import typer
 
 from kbroker.cli.console.option_groups import with_groups
 from kbroker.cli.console.output import Progress, note, progress
+from kbroker.cli.console.waiting import said_to_wait
 from kbroker.cli.records.formats import FORMAT_EPILOG, Printing
 from kbroker.cli.records.offset_ranges import RANGE_EPILOG, OffsetRange
 from kbroker.cli.records.source import (
@@ -158,6 +159,11 @@ async def _consume_group(
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(bootstrap))
         topics = await _subscription(client, wanted)
+        # joining may take a whole rebalance, which is too long to look for a coordinator
+        await said_to_wait(
+            client.retry(lambda: client.coordinator(group)),
+            f"group {group} has no coordinator yet; waiting for one",
+        )
         member = GroupConsumer(client, group, topics, replace(group_config, consumer=config))
         await stack.enter_async_context(member)
         with _progress(limits) as done:

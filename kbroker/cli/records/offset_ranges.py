@@ -55,6 +55,8 @@ def parse_range(text: str, now_ms: int) -> OffsetRange:
     first, dots, last = text.partition("..")
     start = BEGINNING if dots and not first else _parse_bound(first, now_ms)
     stop = _parse_bound(last, now_ms) if last else None
+    if stop is not None and start.point is stop.point and start.number > stop.number:
+        raise ValueError(f"{text!r} ends before it begins")
     return OffsetRange(start, stop)
 
 

@@ -55,12 +55,16 @@ class QueryOptions:
 
     def query(self) -> Query:
         """What they say. Raises BadParameter."""
+        since_ms = None if self.since is None else moment(self.since, "--since")
+        until_ms = None if self.until is None else moment(self.until, "--until")
+        if since_ms is not None and until_ms is not None and since_ms > until_ms:
+            raise typer.BadParameter("--until is before --since")
         return Query(
             key=_pattern(self.key, "--key", self.ignore_case),
             value=_pattern(self.value, "--value", self.ignore_case),
             headers=[_header(text, self.ignore_case) for text in self.header or ()],
-            since_ms=None if self.since is None else moment(self.since, "--since"),
-            until_ms=None if self.until is None else moment(self.until, "--until"),
+            since_ms=since_ms,
+            until_ms=until_ms,
         )
 
 

@@ -258,9 +258,9 @@ def add_partitions(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Give topics more partitions; a topic never has fewer again.
+    """Give topics more partitions.
 
-    Records are not moved: the partition that a key goes to changes.
+    Records are not moved: the partition that a key goes to changes. A topic never has fewer again.
     """
     if (partitions is None) == (add is None):
         raise typer.BadParameter("give --partitions or --add, and not both")

@@ -89,7 +89,7 @@ def offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Show where partitions begin and end, or their offset at a time."""
+    """Show where partitions begin and end, or offsets at a time."""
     from kbroker.client.cluster import MAX_TIMESTAMP
 
     if at is not None and latest_record:

@@ -68,7 +68,7 @@ def list_transactions(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """List transactional ids with coordinator, producer id and state."""
+    """List transactional ids, their coordinators and states."""
     rows = run(_list(bootstrap, states or [], longer_than, pattern))
     columns = ("transactional_id", "coordinator", "producer_id", "state")
     show(rows, columns, as_json=as_json)
@@ -128,7 +128,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Show state, producer, times and partitions of transactional ids."""
+    """Show the state and the partitions of transactional ids."""
     columns = (
         *("transactional_id", "coordinator", "producer_id", "producer_epoch", "state"),
         *("timeout_ms", "start_ms", "open_for_ms", "partitions"),

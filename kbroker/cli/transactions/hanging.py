@@ -76,7 +76,7 @@ def find_hanging(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Json = False,
 ) -> None:
-    """Find transactions that are open in a partition and unknown to every coordinator."""
+    """Find open transactions that no coordinator knows of."""
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition needs --topic")
     found = run(_find(bootstrap, topic, partition, max_timeout * 60_000))

@@ -6,9 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.cli.cluster.health import MAX_NAMES, partition_checks
+from kbroker.cli.cluster.health import (
+    HAS_LEADER,
+    MAX_NAMES,
+    VOTERS_FETCH,
+    partition_checks,
+    quorum_checks,
+)
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.messages.metadata import MetadataResponse
+from kbroker.protocol.messages.quorum import DescribeQuorumResponse
 from kbroker.testing import EmbeddedBroker
 
 Kbroker = Callable[..., Any]
@@ -41,6 +48,7 @@ def test_health(kbroker: Kbroker, kafka_topic: str) -> None:
         "no replica is offline",
         "every log directory is online",
         "the quorum has a leader",
+        "every voter of the quorum fetches",
     ]
     assert all(row["ok"] is True and row["problems"] == [] for row in found)
 
@@ -68,6 +76,38 @@ def test_partitions_that_are_not_well() -> None:
     assert all(check.ok for check in partition_checks([]))
 
 
+def voter(replica_id: int, fetched_ms: int, end_offset: int = 9) -> Any:
+    return DescribeQuorumResponse.ReplicaState(
+        replica_id=replica_id, log_end_offset=end_offset, last_fetch_timestamp=fetched_ms
+    )
+
+
+def test_voters_that_do_not_fetch() -> None:
+    """A dead controller that is no broker is seen by nothing else, and one more may end the
+    quorum. The clock of this machine does not count.
+    """
+    now_ms = 5_000_000
+    voters = [
+        voter(1, now_ms),
+        voter(2, now_ms - 2_000),
+        voter(3, now_ms - 61_000),
+        voter(4, -1, -1),
+    ]
+    found = DescribeQuorumResponse.PartitionData(leader_id=1, current_voters=voters)
+    assert quorum_checks(found) == [
+        (HAS_LEADER, True, []),
+        (VOTERS_FETCH, False, ["3 last fetched 61 s ago", "4 has not fetched from leader 1"]),
+    ]
+    found = DescribeQuorumResponse.PartitionData(leader_id=1, current_voters=voters[:2])
+    assert all(check.ok for check in quorum_checks(found))
+    leaderless = DescribeQuorumResponse.PartitionData(leader_id=-1, current_voters=voters)
+    assert quorum_checks(leaderless) == [(HAS_LEADER, False, ["no leader"])]
+    old = DescribeQuorumResponse.PartitionData(
+        leader_id=1, current_voters=[voter(1, -1), voter(2, -1)]
+    )
+    assert all(check.ok for check in quorum_checks(old))  # version 0 has no timestamps
+
+
 def test_an_unhealthy_cluster_is_exit_code_1(
     kbroker: Kbroker, kafka_broker: EmbeddedBroker, kafka_topic: str
 ) -> None:
@@ -89,7 +129,7 @@ def test_an_unhealthy_cluster_is_exit_code_1(
     problems = found["every partition has a leader"]["problems"]
     assert problems[0] == "orders-0"
     assert problems[-1] == "and 5 more"
-    assert result.err == "kbroker: 1 check of 6 failed\n"
+    assert result.err == "kbroker: 1 check of 7 failed\n"
 
 
 def test_versions_and_features(kbroker: Kbroker) -> None:

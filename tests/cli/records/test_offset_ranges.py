@@ -55,6 +55,12 @@ def test_what_is_no_offset(text: str) -> None:
         parse_range(text, NOW_MS)
 
 
+@pytest.mark.parametrize("text", ["8..5", "-1..-2", "+3..beginning", "@-1h..@-2h"])
+def test_what_ends_before_it_begins(text: str) -> None:
+    with pytest.raises(ValueError, match="ends before it begins"):
+        parse_range(text, NOW_MS)
+
+
 def test_what_is_no_time() -> None:
     with pytest.raises(ValueError, match="is no time"):
         parse_range("@soon", NOW_MS)

@@ -83,6 +83,7 @@ def test_a_pattern_of_topics(kbroker: Kbroker, topic: str) -> None:
         (("--key", "("), "Invalid value for --key: (: "),
         (("--header", "=x"), "=x: write it as name=regex"),
         (("--since", "soon"), "'soon' is no time"),
+        (("--since", "-1h", "--until", "-2h"), "--until is before --since"),
         (("--format", "%z"), "%z is unknown"),
         (("--regex", "--max-scan", "-1"), "'--max-scan'"),
     ],
