@@ -81,7 +81,9 @@ class Candidate:
         return None
 
     def believe(self) -> TimestampOffset | None:
-        """The result from the header alone: the base offset of the batch."""
+        """The result from the header alone: the base offset of the batch, or its last offset if the
+        base offset is before the start of the search.
+        """
         header = read_any_header(self._source.read(0, BATCH_OVERHEAD * 2))
         for offset in (header.base_offset, header.last_offset):
             if self._is_it(header.max_timestamp, offset):

@@ -64,7 +64,7 @@ class SegmentFile:
 
     @property
     def loaded_indexes(self) -> LoadedIndexes:
-        """The bound on the memory of indexes."""
+        """The limit on the memory of indexes."""
         return self.open_files.indexes
 
     def release(self) -> None:
