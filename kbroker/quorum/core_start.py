@@ -26,8 +26,8 @@ def start_core(core: RaftNode, now_ms: int) -> list[Effect]:
         return core.start(now_ms)
     except VotedButNotVoter as refusal:
         logger.warning(
-            "%s. Starting unattached (a Kafka node would not start): the vote is kept, so "
-            "that this node votes for no other node in epoch %d; it follows the leader once known",
+            "%s. The node starts unattached (a Kafka node would not start): it keeps that vote, so "
+            "that it votes for no other node in epoch %d, and follows the leader once it is known",
             refusal,
             refusal.epoch,
         )
