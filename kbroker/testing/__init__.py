@@ -1,4 +1,6 @@
-"""Brokers for tests, ours and yours: in this process (`EmbeddedBroker`) or in one of their own."""
+"""Brokers for tests, kbroker's own and those of its users: in this process (`EmbeddedBroker`) or in
+a separate process.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures of a broker in this process.
 
 `kafka_broker`: one `EmbeddedBroker` for the whole session. `kafka_topic`: the name of a fresh topic
-of one partition on it, for one test. Nothing of the broker is imported until a test asks for one.
+of one partition on it, for one test. The broker is only imported when a test uses a fixture.
 """
 
 from __future__ import annotations
