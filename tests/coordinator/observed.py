@@ -27,7 +27,7 @@ NOT_DURABLE = frozenset(
         "shutdown_by",
     }
 )
-"""Attributes of groups: made anew by the next heartbeat, or lost as in Kafka."""
+"""Attributes of groups that the next heartbeat computes again, or that are lost as in Kafka."""
 AT_REST = (GroupState.EMPTY, GroupState.STABLE)
 
 

@@ -138,7 +138,7 @@ class CrashMachine(RuleBasedStateMachine):
         """Start the broker, as often as it takes when it crashes or fails on the way."""
         may_have_lost = is_on_disk = False
         for _ in range(3):
-            # after a failed fsync what it was for may be gone, power or not
+            # after a failed fsync the data may be lost, even without a power loss
             may_have_lost = may_have_lost or power_loss or self.disk.is_doubtful
             is_on_disk = is_on_disk or power_loss
             self.disk.restart(power_loss=power_loss)
@@ -483,7 +483,7 @@ class CompactingMachine(CrashMachine):
             try:
                 cleaner.look()
             except Crashed as error:
-                # the process is gone: its generators must not tidy up when Python finds them
+                # the process has ended: its generators must not clean up when Python collects them
                 log.failure = LogDirectoryError(ROOT, "reach", OSError(str(error)))
                 raise
             assert not cleaner.uncleanable

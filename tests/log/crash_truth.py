@@ -15,7 +15,7 @@ The rules, and why each is no stricter:
 - Producers are a replay of what is there from the log's start on. They may know more: a snapshot or
   the memory of the process has seen batches that DeleteRecords, retention or a lost end took. In
   Kafka too a reload replays from the log's start and trusts the newest snapshot before it.
-- Leader epochs are those of the batches. Where the log's start has gone back by a crash they may be
+- Leader epochs are those of the batches. Where a crash has moved the log's start back they may be
   unknown before where it had been, as in Kafka, which forgets them with DeleteRecords.
 - Look-ups by time and the aborted transactions are what a scan of the batches says.
 - Where the log was compacted, rows count in place of batches (`crash_rows`).
@@ -232,7 +232,7 @@ class Truth:
     def _check_loss(self, log: PartitionLog, found: list[Batch]) -> None:
         start = log.log_start_offset
         assert self._may_begin_at(start), "begin moved"
-        # of a folder that was never synced even the name may be gone
+        # even the name of a folder that was never synced may be lost
         is_anew = not found and log.log_end_offset == 0 and self.flushed == 0
         low = self.begins_from if self.cut is None else min(self.begins_from, self.cut)
         assert is_anew or self.has_retired or start >= low, "begin moved back"

@@ -1,5 +1,5 @@
 """Brokers among several controllers: they register with whichever controller is active, follow the
-metadata as observers or voters, and go on when the active controller changes.
+metadata as observers or voters, and continue when the active controller changes.
 """
 
 from __future__ import annotations

@@ -263,8 +263,8 @@ class DriverCluster:
         return found()[0]
 
     async def append(self, *values: bytes) -> None:
-        """Commit records, whoever leads, and wait until all running nodes have them. On a busy
-        machine the leader may change meanwhile; the new one may have committed them.
+        """Commit records through the current leader, and wait until all running nodes have them. On
+        a busy machine the leader may change meanwhile; the new one may have committed them.
         """
         while True:
             leader = await self.leader()

@@ -99,7 +99,7 @@ def live(
             assert member.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), member.error
         world.timers.advance(1 if silent_ms else 1000)
     world.timers.advance(int(silent_ms or 45_000) + 1)
-    for _ in range(2):  # a member that was given up joins anew
+    for _ in range(2):  # a removed member joins again
         members[0].poll()
     assert members[0].error is ErrorCode.NONE
     members[0].leave()

@@ -107,8 +107,8 @@ class Hesitant(ClientMember):
 def test_a_member_that_has_only_an_id_joins_the_group_that_became_another(
     has_offsets: bool,
 ) -> None:
-    """Such a group is empty and gives way to whoever joins it, of either type; librdkafka does not
-    survive a refusal.
+    """Such a group is empty, and a joining member of either type may replace it; librdkafka does
+    not survive a refusal.
     """
     world = World()
     if has_offsets:  # then the group is there before the join, and has no record
@@ -282,7 +282,9 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None
 
 
 def test_a_static_member_changes_its_protocol_in_the_middle_of_a_rebalance() -> None:
-    """What the others had is not all there is: it is shared anew, though nobody new has come."""
+    """The members' assignments are not complete: all partitions are assigned again, although no
+    member is new.
+    """
     world = World()
     olds = [ClientMember(world, f"old{n}", group="g", instance_id=f"i{n}") for n in range(3)]
     settle(world, *olds)

@@ -167,7 +167,7 @@ def test_unload_answers_everybody_who_waits() -> None:
     assert isinstance(pending.value, OffsetCommitResponse)
     partition = pending.value.topics[0].partitions[0]
     assert partition.error_code == ErrorCode.NOT_COORDINATOR
-    world.log.commit()  # too late: nobody is answered twice
+    world.log.commit()  # too late: no request is answered twice
     world.timers.advance(60_000)
 
 
@@ -249,7 +249,7 @@ def test_too_long_group_id_is_an_error_not_a_crash() -> None:
 
 
 def test_lost_append_makes_the_shard_replay_its_log() -> None:
-    """The batch was written, but is gone when the answer comes: the state must not keep it."""
+    """The batch was written, but is lost when the response arrives: the state must not keep it."""
     world = World()
     commit(world, {0: 1})
     world.log.delayed = True

@@ -109,7 +109,7 @@ def test_only_the_states_of_deleted_topics_are_looked_at(world: World) -> None:
 
 
 def test_shards_that_are_loaded_again_between_two_turns(world: World) -> None:
-    """Their new hosts go on, whether they are loading or loaded in the next turn."""
+    """Their new hosts continue, whether they are loading or are loaded in the next turn."""
     world.topics.remove("deleted")
     world.coordinator.on_topics_deleted()
     for partition in range(SHARDS):

@@ -1,5 +1,5 @@
-"""What producers are told when a coordinator cannot write, is loaded or gone, or has no producer
-id: something they ask again for, and the state is that of the log.
+"""The errors that producers get when a coordinator cannot write, is being loaded or has moved, or
+has no producer id: something they ask again for, and the state is that of the log.
 """
 
 from __future__ import annotations

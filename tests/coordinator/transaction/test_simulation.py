@@ -31,7 +31,7 @@ PARTITIONS = [TopicPartition("out", index) for index in range(3)]
 
 
 class CrashError(BaseException):
-    """The process ends here: no handler of exceptions goes on after it."""
+    """The process ends here: no exception handler may continue after it."""
 
 
 class CrashingLog(MemoryLog):
@@ -126,7 +126,7 @@ def _durable(transaction: Transaction) -> Transaction:
 
 
 class Producer:
-    """A client that retries what it has no answer to, and starts anew when it is told to."""
+    """A client that retries unanswered requests, and starts again when it is told to."""
 
     def __init__(self, world: Simulation, name: str, version: int) -> None:
         self.world = world

@@ -38,7 +38,7 @@ def steps_of_a_round(folder: Path) -> int:
 def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> None:
     steps = steps_of_a_round(tmp_path / "count")
     if change == "truncate":
-        steps -= 2  # before these, names and checkpoint, the older record has gone already
+        steps -= 2  # before these (names and checkpoint) the older record was already removed
     for step in range(steps):
         held = HeldOffload()
         bench = filled(Bench(tmp_path / str(step), offload=held))

@@ -284,7 +284,9 @@ def test_damage_after_a_clean_stop_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DamagedLogError, match=r"00000\.log: no record batch at position") as caught:
         open_log(tmp_path, clean_shutdown=True)
     assert "\n" not in str(caught.value)
-    assert open_log(tmp_path, recovery_point=10).log_end_offset == 8  # the marker is gone by now
+    assert (
+        open_log(tmp_path, recovery_point=10).log_end_offset == 8
+    )  # the marker was removed meanwhile
 
 
 def test_epochs_are_read_from_the_batches_if_their_checkpoint_is_empty(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_file_that_may_be_gone(tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_of_before_goes_first(tmp_path: Path) -> None:
-    """A rename onto it would free its blocks while nobody can make a file in the folder."""
+    """A rename onto the file would free its blocks while no file can be created in the folder."""
     order: list[str] = []
 
     def noted(name: str, call: Callable[..., None]) -> Callable[..., None]:

@@ -46,7 +46,7 @@ class World:
         os.utime(marker, (at_s, at_s))
 
     def check(self, recovery_point: int = 0) -> str | None:
-        """Why the log is refused; None if recovery may go on."""
+        """Why the log is rejected; None if recovery may continue."""
         try:
             check_metadata_log(self.directory, recovery_point)
         except StartupError as error:

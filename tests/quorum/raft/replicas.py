@@ -348,7 +348,7 @@ class Replicas:
     # Time.
 
     def advance(self, duration_ms: int) -> None:
-        """Let time go on, from deadline to deadline."""
+        """Advance time from deadline to deadline."""
         end_ms = self.now_ms + duration_ms
         self.deliver()
         while True:
@@ -385,7 +385,7 @@ class Replicas:
         return max(leaders, key=lambda each: each.node.quorum.epoch)
 
     def elect(self) -> Replica:
-        """Let time go on until there is a leader with a high watermark that all have."""
+        """Advance time until there is a leader with a high watermark that all replicas have."""
         for _ in range(200):
             self.advance(100)
             if any(each.node.is_leader and not each.is_down for each in self.replicas.values()):

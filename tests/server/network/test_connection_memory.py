@@ -131,7 +131,7 @@ def test_who_does_not_send_its_request_makes_room(
 
 
 def test_who_sent_its_request_has_all_the_time_again(new_loop: NewLoop) -> None:
-    """Also if nobody was waiting at the moment in which it was whole."""
+    """Also if no connection was waiting when the request was complete."""
 
     async def main() -> None:
         async with Loopback(max_frame_bytes=1 << 20) as loopback:

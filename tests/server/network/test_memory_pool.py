@@ -1,4 +1,6 @@
-"""The memory pool: nobody gets more than there is, nobody waits for ever, the first comes first."""
+"""The memory pool: no ticket gets more than there is, none waits for ever, and they are served in
+order.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ LIMIT = 1333
 
 
 class Holder:
-    """Somebody who takes memory, or waits for it."""
+    """A caller that takes memory, or waits for it."""
 
     def __init__(self, pool: MemoryPool, served: list[Holder]) -> None:
         self.pool = pool

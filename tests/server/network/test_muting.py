@@ -89,7 +89,7 @@ TOLERANCE_MS = 20
 
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_requests_wait_while_their_connection_is_muted(new_loop: NewLoop) -> None:
-    """Also those that are in the buffer already; other connections go on."""
+    """Also those that are in the buffer already; other connections continue."""
 
     async def main() -> None:
         async with Loopback() as loopback:

@@ -244,7 +244,7 @@ def test_chunks_that_are_read_for_a_slow_peer_are_charged(
 
 @on_loops
 def test_a_sweep_holds_no_response(new_loop: NewLoop) -> None:
-    """A connection that is idle afterwards would keep its last response, which nobody charges."""
+    """A connection that is idle afterwards would keep its last response, which is not charged."""
 
     async def main() -> None:
         async with Loopback() as loopback:

@@ -85,7 +85,7 @@ def test_served_keys_exist() -> None:
 
 
 def test_bounds_of_group_settings_are_served() -> None:
-    """Whoever sets one is not told that it does nothing."""
+    """A user who sets one gets no warning that it has no effect."""
     bounds = {key for pair in _BOUND_KEYS.values() for key in pair if key is not None}
     assert bounds <= SERVED_KEYS
 

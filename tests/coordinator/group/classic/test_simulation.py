@@ -248,8 +248,8 @@ def check_history(world: World) -> None:
 
 
 def check_cut(world: World, end: int) -> None:
-    """Whatever record the log ends with, a coordinator goes on from there: who was in the group is
-    given up, and who comes has everything.
+    """A coordinator can continue after any last record of the log: who was in the group is given
+    up, and who comes has everything.
     """
     cut = world.cut(end)
     value = cut.shard().classic.metadata.get("g")
@@ -313,7 +313,7 @@ def test_random_lives_of_many_seeds() -> None:
 
 
 def test_reload_after_every_record_of_a_busy_life() -> None:
-    """Whatever record is the last to reach the log, a new coordinator can go on from it."""
+    """A new coordinator can continue after any last record of the log."""
     simulation = Simulation(7)
     simulation.run()
     for end in range(0, simulation.world.log_length() + 1, 3):

@@ -181,7 +181,7 @@ class Simulation:
         self.world.lead()
 
     def fail_over(self) -> None:
-        """Nobody was told of what is lost with it."""
+        """No client was told of the lost state."""
         self.world.fail_over(self.random)
         self.epochs = dict(self.committed)
 
@@ -271,8 +271,8 @@ def check_history(world: World) -> None:
 
 
 def check_cut(world: World, end: int) -> None:
-    """Whatever record the log ends with, a coordinator goes on from there: who was in the groups is
-    given up, who comes shares everything.
+    """A coordinator can continue after any last record of the log: who was in the groups is given
+    up, who comes shares everything.
     """
     cut = world.cut(end)
     consumers = [Consumer(cut, f"late-{name}", group_id=name) for name in ("c", "d")]
