@@ -122,7 +122,7 @@ def _check_connections(config: Settings) -> None:
     parse_per_ip_overrides(config.get_string(overrides))
     if config.get_int("max.connections.per.ip") == 0 and not config.get_string(overrides):
         allowed = f"1 up, or 0 together with {overrides}"
-        raise _error("max.connections.per.ip", 0, "0 would let nobody in", allowed)
+        raise _error("max.connections.per.ip", 0, "0 would allow no connections", allowed)
     for listener in (*config.listeners, *config.controller_listeners):
         for key in LISTENER_KEYS:
             config.of_listener(listener.name, key)  # raises ConfigError if it is invalid

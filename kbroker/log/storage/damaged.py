@@ -53,7 +53,7 @@ def damage_told_by(error: Exception, log_directory: Path) -> str | None:
     if isinstance(error, DamagedLogError):
         return (
             f"{error}: damaged after a clean stop; put the file back, or stop the broker and "
-            f"remove {log_directory / names.DAMAGED_LOGS} to go on without what is lost"
+            f"remove {log_directory / names.DAMAGED_LOGS} to continue without the lost records"
         )
     if isinstance(error, CheckpointError):
         return f"{error}; mend the file, or remove it to do without it"

@@ -1,6 +1,6 @@
 """Starts and stops reading from a connection: back-pressure towards the client.
 
-    reading -> paused (`pause`, the next turn of the loop goes on) -> reading
+    reading -> paused (`pause`, until the next turn of the loop) -> reading
     reading -> parked (`park`, something else must happen first) -> reading
 
 A parked connection is registered with `hang_ups`, since a socket that is not read reports no end of

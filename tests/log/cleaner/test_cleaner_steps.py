@@ -81,8 +81,8 @@ def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> N
 def test_a_log_that_is_cut_after_its_swap_is_not_clean_beyond_the_cut(
     tmp_path: Path, back: int
 ) -> None:
-    """While a worker changes the names, or writes the checkpoint: what is appended after the cut
-    has never been looked at.
+    """While a worker changes the names, or writes the checkpoint: the records appended after the
+    truncation have not been cleaned.
     """
     steps = steps_of_a_round(tmp_path / "count")
     held = HeldOffload()

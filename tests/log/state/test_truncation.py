@@ -1,4 +1,4 @@
-"""What a truncation leaves of the segments, and what follows it: epochs, producers, offsets."""
+"""The segments after a truncation, and what is updated with them: epochs, producers, offsets."""
 
 from __future__ import annotations
 
