@@ -1,4 +1,4 @@
-"""Rules between keys; which of several keys counts; and whose name stands in the refusal."""
+"""Rules between keys; which of several keys is used; and which name is in the error."""
 
 from __future__ import annotations
 

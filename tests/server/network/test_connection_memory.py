@@ -17,11 +17,11 @@ from tests.server.loopback import LOOPS, Loopback, NewLoop, frame, run, until
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 
 HEARTBEAT = b"\0\x0c heartbeat"
-"""A light request; what begins with a letter is none."""
+"""A light request; data that begins with a letter is not a request."""
 
 
 def test_large_requests_take_turns(new_loop: NewLoop) -> None:
-    """Ten clients with requests of which the limit lets in three at a time: all are answered, small
+    """Ten clients with requests of which the limit admits three at a time: all are answered, small
     requests meanwhile.
     """
 

@@ -1,4 +1,4 @@
-"""A muted connection: nothing is started, and what arrives waits."""
+"""A muted connection: no request is started, and arriving requests wait."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_bounds_of_group_settings_are_served() -> None:
 
 
 def test_served_keys_are_read() -> None:
-    """A key that claims to change something is named in the code that makes it so."""
+    """A key that is listed as implemented appears in the code that implements it."""
     settings = ROOT / "kbroker" / "settings"
     sources = "".join(
         path.read_text()
