@@ -1,5 +1,5 @@
-"""Every configuration of a group at its extremes, with the broker's own bounds as wide as they go:
-members join, stay, fall silent and leave.
+"""Every configuration of a group at its extremes, with the widest bounds of the broker: members
+join, stay, stop sending and leave.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def streams(settings: dict[str, str]) -> None:
 def live(
     world: World, members: list[Consumer] | list[StreamsThread], *, silent_ms: str | None
 ) -> None:
-    """They poll as fast as any session asks for, then one is silent for as long as it may."""
+    """They poll as fast as any session requires, then one sends nothing for as long as allowed."""
     for _ in range(20):
         for member in members:
             member.poll()

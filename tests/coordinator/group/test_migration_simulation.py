@@ -30,8 +30,8 @@ Either = ClientMember | Consumer
 
 
 class Classic(ClientMember):
-    """Looks at what it is told: the generation of its assignments never goes back while it keeps
-    its id and the group lives.
+    """Checks the responses that it gets: the generation of its assignments never goes back while it
+    keeps its id and the group lives.
     """
 
     newest = 0
@@ -202,7 +202,7 @@ class Simulation:
         self.world.timers.jump(self.random)
 
     def dawdle(self) -> None:
-        """It gives nothing back, or does not ask for its part, perhaps until it is given up."""
+        """The member revokes nothing, or does not send SyncGroup, possibly until it is removed."""
         member = self.some()
         if isinstance(member, Consumer):
             member.stubborn = not member.stubborn
@@ -242,7 +242,7 @@ class Simulation:
             check_same(group, replayed.consumer.groups[name])
 
     def end(self) -> None:
-        """Everything works again: all share all, each partition once, and again after a reload."""
+        """Everything works again: all partitions are assigned once, and again after a reload."""
         self.world.log.errors = []
         self.world.log.delayed = False
         self.world.log.commit()

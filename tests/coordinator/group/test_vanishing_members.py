@@ -1,6 +1,6 @@
-"""Members that vanish at each point of a rebalance: after each thing they say, and before they make
-anything of what they hear. The remaining members share all partitions within one rebalance timeout
-and one session timeout.
+"""Members that vanish at each point of a rebalance: after each request, and before they process
+each response. The remaining members share all partitions within one rebalance timeout and one
+session timeout.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Decisions of a shard as the runtime carries them out: when records are replayed, when answers
-leave, and what fails when a write is refused or leadership is lost.
+"""Decisions of a shard as the runtime executes them: when records are replayed, when responses are
+sent, and what fails when a write is rejected or leadership is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leadership and failing writes: what clients see when a coordinator comes and goes."""
+"""Leadership and failing writes: what clients see when a coordinator starts and stops."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_news_are_generations_and_groups_that_come_and_go(
 
 
 def test_write_that_failed_half_way_is_looked_up_in_the_log() -> None:
-    """The log says storage error, yet the batch is there: what is replayed counts."""
+    """The log returns a storage error although it has the batch: the replayed state is used."""
     world = World()
     append = world.log.append
 

@@ -1,4 +1,6 @@
-"""The states of deleted topics end some in each turn of the loop, whatever happens between."""
+"""The states of deleted topics are deleted in several turns of the loop, with any events in
+between.
+"""
 
 from __future__ import annotations
 

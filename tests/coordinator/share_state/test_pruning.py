@@ -1,4 +1,4 @@
-"""Logs of share states are pruned in turns of the loop, whatever happens between."""
+"""Logs of share states are pruned in turns of the loop, with any events in between."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""After any sequence of requests a share coordinator that loads the log of states knows what the
-one that wrote it knows, also when the log was pruned meanwhile.
+"""After any sequence of requests a share coordinator that loads the log of states has the same
+state as the one that wrote it, also if the log was pruned meanwhile.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Producer:
         self.done: list[Written] = []
 
     def call(self, ask: Any) -> ErrorCode:
-        """Until there is an answer that is not to be asked again for."""
+        """Repeat until there is a response that is not retriable."""
         for _ in range(200):
             try:
                 error: ErrorCode = ask()
@@ -181,7 +181,7 @@ class Producer:
 
 
 def run(seed: int, steps: int) -> list[Written]:
-    """Crashes come by chance."""
+    """Crashes are random."""
     return drive(Simulation(seed), steps, crashes=0.4)
 
 
