@@ -460,9 +460,7 @@ class BrokerRole:
                     part.close()
 
     async def close(self) -> None:
-        """Stop everything that the role has started, except the logs, which the node closes
-        last.
-        """
+        """Stop what the role has started, except the logs, which the node closes last."""
         self._close_membership()
         self._close_peers()
         if self._loading is not None:
@@ -474,9 +472,7 @@ class BrokerRole:
             self._replicas.close()
 
     def kill(self) -> None:
-        """Stop as a crash would: apply no further image, send no further request to the
-        controller.
-        """
+        """Stop as a crash would: apply no more images, send the controller no more requests."""
         self._close_membership()
         self._close_peers()
         if self._replicas is not None:
