@@ -25,8 +25,8 @@ TIMEOUT_S: Final = 3.0
 
 
 def to_try(endpoints: Iterable[Endpoint], bound: Sequence[BoundListener]) -> list[Endpoint]:
-    """The advertised addresses of these listeners that differ from their own. A single-node cluster
-    registers a controller at an address without a listener.
+    """The advertised addresses of these listeners that differ from their own. A node that is its
+    whole cluster registers a controller at an address without a listener.
     """
     own = {listener.name: (listener.host, listener.port) for listener in bound}
     return [each for each in endpoints if own.get(each.name) not in (None, (each.host, each.port))]

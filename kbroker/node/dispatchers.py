@@ -60,9 +60,9 @@ def broker_dispatcher(
     *,
     handlers: Sequence[ApiHandler[Services]] | None = None,
 ) -> Dispatcher[Services]:
-    """The dispatcher of connections to a broker. controllers: those of a single-node cluster; any
-    other broker forwards to the active controller over the wire. handlers: replaces the default
-    handlers.
+    """The dispatcher of connections to a broker. controllers: those of a node that is its whole
+    cluster; any other broker forwards to the active controller over the wire. handlers: replaces
+    the default handlers.
     """
     own: Sequence[RegisteredApi[Services]] = (
         (broker_apis() + ([] if services.telemetry is None else telemetry_apis()))

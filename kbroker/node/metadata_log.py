@@ -201,8 +201,8 @@ class _QuorumSnapshots:
 
 
 def _open_transport(node_id: int, timers: Timers, random: Random) -> Transport:
-    """The transport to the other nodes of the quorum. Imported here: a single-node quorum does not
-    need it.
+    """The transport to the other nodes of the quorum. Imported here: a node that is the only voter
+    does not need it.
     """
     from kbroker.client.channel.asyncio_streams import AsyncioStreams
     from kbroker.client.channel.channel import Channel

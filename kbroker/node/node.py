@@ -6,8 +6,8 @@ format them if necessary, accept connections of controller listeners, replay the
 metadata, open the logs, unfence and host partitions (`broker_role`), then accept connections of
 clients. Stop: controlled shutdown, accept no connections, read no requests, send the pending
 responses, close the roles and the metadata log, flush the logs, write checkpoints and the
-clean-shutdown marker. A single-node cluster stops reading first, since no other broker can take
-over: its controlled shutdown completes every waiting request.
+clean-shutdown marker. A node that is its whole cluster stops reading first, since no other broker
+can take over: its controlled shutdown completes every waiting request.
 """
 
 from __future__ import annotations
@@ -274,11 +274,11 @@ class Broker:
         *,
         when_applied: Callable[[], Deferred[None]],
     ) -> BrokerChannel:
-        """A single-node cluster calls its controller in the process. Any other broker sends
-        requests to the active controller over the wire, even if that is in the same node; only then
-        are the requests imported.
+        """A node that is its whole cluster calls its controller in the process. Any other broker
+        sends requests to the active controller over the wire, even if that is in the same node;
+        only then are the requests imported.
         """
-        if self.config.is_single_node and self._controller is not None:
+        if self.config.is_whole_cluster and self._controller is not None:
             return LocalControllerChannel(self._controller.service, when_applied=when_applied)
         from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
 
@@ -303,7 +303,7 @@ class Broker:
         await servers.open(self.config.controller_listeners, shared)
 
     async def _open_broker(self, servers: NodeServers, to_controller: NodeToController) -> None:
-        controllers = self._controllers if self.config.is_single_node else None
+        controllers = self._controllers if self.config.is_whole_cluster else None
         self._dispatcher = dispatcher = broker_dispatcher(
             self.services, controllers, to_controller, handlers=self._handlers
         )
@@ -370,12 +370,12 @@ class Broker:
             return
         self._stopped = True
         logger.info("stopping")
-        if not self.config.is_single_node:
+        if not self.config.is_whole_cluster:
             await self._leave_cluster()  # other brokers take over while this broker still serves
         self._stop_accepting()
         if self._servers is not None:
             self._servers.stop_reading()
-        if self.config.is_single_node:
+        if self.config.is_whole_cluster:
             await self._leave_cluster()
         if self._role is not None:
             self._role.close_coordinators()
@@ -449,8 +449,8 @@ class Broker:
 
 
 def _check_voters(config: BrokerConfig, voter_ids: Sequence[int]) -> None:
-    """Check that this node is its whole cluster, as the settings say. Raises StartupError if the
-    log has other voters.
+    """Check that this node is the only voter, as the settings say. Raises StartupError if the log
+    has other voters.
     """
     if tuple(voter_ids) != (config.node_id,):
         raise StartupError(

@@ -12,11 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Timers, broker_stopping
 from kbroker.protocol.errors import KafkaError
+
+R = TypeVar("R")
 
 SLICE_SECONDS: Final = 0.005
 """A slice ends with the step during which this is over."""
@@ -139,14 +141,32 @@ step reads its value, which raises the KafkaError of a failed one.
 """
 
 
+class WorkMeter:
+    """Sums the time that slices take. clock: nanoseconds, steady."""
+
+    __slots__ = ("clock", "total_ns")
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.total_ns = 0
+
+
 class SlicedWork:
-    """A piece of work in `FairSlices`. cancel: no further step is taken, `then` is not called."""
+    """A piece of work in `FairSlices`. cancel: no further step is taken, `then` is not called.
+    meter: sums the time of its steps, but not of `then`.
+    """
 
-    __slots__ = ("_steps", "_then")
+    __slots__ = ("_steps", "_then", "meter")
 
-    def __init__(self, steps: SlicedSteps, then: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self,
+        steps: SlicedSteps,
+        then: Callable[[Exception | None], None],
+        meter: WorkMeter | None = None,
+    ) -> None:
         self._steps: SlicedSteps | None = steps
         self._then: Callable[[Exception | None], None] | None = then
+        self.meter = meter
 
     @property
     def is_over(self) -> bool:
@@ -169,6 +189,8 @@ class SlicedWork:
         what a step raised. Returns what is to be waited for.
         """
         failure: Exception | None = None
+        meter = self.meter
+        started_ns = 0 if meter is None else meter.clock()
         try:
             while (steps := self._steps) is not None:
                 waits_for = next(steps)
@@ -183,6 +205,9 @@ class SlicedWork:
             raise
         except Exception as error:  # noqa: BLE001 - the top frame of the work: `then` is told
             failure = error
+        finally:
+            if meter is not None:
+                meter.total_ns += meter.clock() - started_ns
         then = self._then
         self.cancel()
         try:
@@ -191,6 +216,25 @@ class SlicedWork:
         finally:
             del failure, then  # the traceback holds this frame, and `then` perhaps the failure
         return None
+
+
+class SlicedAnswer(Deferred[R]):
+    """What a piece of work will resolve. work: None until that begins; whoever begins it then gives
+    it the meter.
+    """
+
+    __slots__ = ("meter", "work")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: SlicedWork | None = None
+        self.meter: WorkMeter | None = None
+
+    def measure(self, meter: WorkMeter) -> None:
+        """Sum the time of all slices from now on."""
+        self.meter = meter
+        if self.work is not None:
+            self.work.meter = meter
 
 
 class FairSlices:
@@ -231,11 +275,16 @@ class FairSlices:
         """Pieces of work that have their turn to come."""
         return len(self._waiting)
 
-    def begin(self, steps: SlicedSteps, then: Callable[[Exception | None], None]) -> SlicedWork:
+    def begin(
+        self,
+        steps: SlicedSteps,
+        then: Callable[[Exception | None], None],
+        meter: WorkMeter | None = None,
+    ) -> SlicedWork:
         """Take these steps (each `next` is one), then call `then` with what a step raised or None;
-        perhaps before this returns.
+        perhaps before this returns. meter: sums the time of the steps.
         """
-        work = SlicedWork(steps, then)
+        work = SlicedWork(steps, then, meter)
         if not self._turn_is_planned:
             self._until = self._clock() + self._seconds
             self._plan_turn()

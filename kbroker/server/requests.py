@@ -16,6 +16,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.codec import Part
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import KafkaError, MalformedRequest
+from kbroker.replication.time_slices import WorkMeter
 from kbroker.server.session import Session
 
 LARGE_REQUEST_BYTES: Final = 32 * 1024
@@ -123,12 +124,15 @@ class Refusal:
 
 class QuotaCharge(msgspec.Struct, frozen=True):
     """Whom the response is charged to. throttle_ms: for how long its request throttles the
-    client.
+    client. accounting_ns: what it took to charge the request. meter: what the request took after
+    its first slice, if it is handled in slices.
     """
 
     session: Session
     client_id: str
     throttle_ms: int
+    accounting_ns: int = 0
+    meter: WorkMeter | None = None
 
 
 class PendingResponse:

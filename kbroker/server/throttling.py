@@ -5,15 +5,16 @@ A `ThrottlingDispatcher` stands in front of the `Dispatcher` of a listener type 
 or client id has a quota: without quotas no request pays for them. It charges
 
     Produce: the bytes of the request · Fetch, ShareFetch: the bytes of the response
-    every API but those between brokers: the time on the loop · controller mutations: the handler
+    every API but those between brokers: the time on the loop, that of the charging included
+    controller mutations: the handler
 
 A client above a quota learns the throttle time from the response, which is not delayed; meanwhile
-its connection is muted, from the request on where the request itself is above. A Fetch response
-above the quota is replaced by an empty one and costs the client nothing. Deviations: a request of
-more than 32 KB (a Produce of many partitions) runs in slices, the first of which counts as its
-time, and its response says 0 although the connection is muted; a ShareFetch response is sent, since
-its records are acquired; so is the first Fetch response in a window, since a batch that is larger
-than the quota of a window would never reach the client.
+its connection is muted, from the request on where the request itself is above. Of a request that is
+handled in slices, those after the first are charged when its response is there. A Fetch response
+above the quota is replaced by an empty one and costs the client nothing. Deviations: the response
+to a request of more than 32 KB (a Produce of many partitions) says 0 although the connection is
+muted; a ShareFetch response is sent, since its records are acquired; so is the first Fetch response
+in a window, since a batch that is larger than the quota of a window would never reach the client.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kbroker.ports import Timers
 from kbroker.protocol.codecs.codec import Part, part_size
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.framing import REQUEST_HEAD, read_client_id
+from kbroker.replication.time_slices import SlicedAnswer, WorkMeter
 from kbroker.server.api_policy import Quota
 from kbroker.server.quotas.client_quotas import ClientQuotas
 from kbroker.server.requests import PendingResponse, QuotaCharge, WrittenResponse
@@ -107,17 +109,25 @@ class ThrottlingDispatcher:
             return dispatch(session, frame, arrived_ms)
         size, started_ns = len(frame), self._clock()
         pending = dispatch(session, frame, arrived_ms)
-        percent = (self._clock() - started_ns) * PERCENT_PER_NANOSECOND
+        dispatched_ns = self._clock()
         now_ms = self._timers.monotonic_ms()
         throttle_ms = 0
         if quota is Quota.PRODUCE:
             throttle_ms = quotas.produce.charge(user, client_id, size, now_ms)
-        if pending is not None and not (quota is Quota.FETCH and session.is_follower):
+        charged = None if quota is Quota.FETCH and session.is_follower else pending
+        if charged is not None:
+            percent = (dispatched_ns - started_ns) * PERCENT_PER_NANOSECOND
             request_ms = quotas.request.charge(user, client_id, percent, now_ms)
             throttle_ms = max(throttle_ms, request_ms)
-            pending.charge = QuotaCharge(session, client_id, throttle_ms)
         if throttle_ms:
             session.mute(throttle_ms)
+        if charged is not None:
+            meter = None
+            if isinstance(charged.deferred, SlicedAnswer):
+                meter = WorkMeter(self._clock)
+                charged.deferred.measure(meter)
+            accounting_ns = self._clock() - dispatched_ns
+            charged.charge = QuotaCharge(session, client_id, throttle_ms, accounting_ns, meter)
         return pending
 
     def render(self, pending: PendingResponse) -> list[Part]:
@@ -125,12 +135,28 @@ class ThrottlingDispatcher:
         charge: QuotaCharge | None = getattr(pending, "charge", None)
         if charge is None:
             return self._inner.render(pending)
+        charge = self._charged_for_slices(charge)
         started_ns = self._clock()
         parts = self._rendered(pending, charge)
-        percent = (self._clock() - started_ns) * PERCENT_PER_NANOSECOND
+        taken_ns = self._clock() - started_ns + charge.accounting_ns
+        percent = taken_ns * PERCENT_PER_NANOSECOND
         now_ms = self._timers.monotonic_ms()
         self._quotas.request.record(charge.session.user, charge.client_id, percent, now_ms)
         return parts
+
+    def _charged_for_slices(self, charge: QuotaCharge) -> QuotaCharge:
+        """With the throttle time after what the request took in later slices."""
+        meter, session = charge.meter, charge.session
+        if meter is None or not meter.total_ns:
+            return charge
+        percent = meter.total_ns * PERCENT_PER_NANOSECOND
+        now_ms = self._timers.monotonic_ms()
+        request = self._quotas.request
+        slices_ms = request.charge(session.user, charge.client_id, percent, now_ms)
+        if slices_ms:
+            session.mute(slices_ms)
+        throttle_ms = max(charge.throttle_ms, slices_ms)
+        return QuotaCharge(session, charge.client_id, throttle_ms, charge.accounting_ns)
 
     def _rendered(self, pending: PendingResponse, charge: QuotaCharge) -> list[Part]:
         session, throttle_ms = charge.session, charge.throttle_ms

@@ -1,8 +1,8 @@
 """`BrokerConfig`: a broker's static configuration, checked, with typed access by Kafka's names.
 
 Topic defaults in typed form are in `log_config`, the network's and the group coordinator's in
-`network` and `group_coordinator`. Without any settings a broker is a single-node cluster with id 1,
-on port 9092 of localhost, with its data in ./data.
+`network` and `group_coordinator`. Without any settings a broker is a single node with id 1, on port
+9092 of localhost, with its data in ./data.
 """
 
 from __future__ import annotations
@@ -139,8 +139,13 @@ class BrokerConfig:
 
     @property
     def is_single_node(self) -> bool:
-        """Whether this node is its whole cluster."""
+        """Whether this node is the only voter, and a broker too."""
         return is_single_node(self)
+
+    @property
+    def is_whole_cluster(self) -> bool:
+        """Whether no other node can join: a single node that binds no controller listener."""
+        return self.is_single_node and not self.controller_listeners
 
     @property
     def forms_quorum_alone(self) -> bool:
@@ -208,8 +213,8 @@ class BrokerConfig:
         return name in self.explicit or name in self.dynamic
 
     def default_text(self, name: str) -> str | None:
-        """The default as text; a single-node cluster has defaults for one replica, and without a
-        file local ones.
+        """The default as text; a single node has defaults for one replica, and without a file local
+        ones.
         """
         return self._defaults.get(name, _key(name).default)
 

@@ -1,5 +1,5 @@
-"""Brokers for tests, kbroker's own and those of its users: in this process (`EmbeddedBroker`) or in
-a separate process.
+"""Brokers for tests, kbroker's own and those of its users: in this process (`EmbeddedBroker`,
+`EmbeddedCluster`) or in a separate process (`BrokerProcess`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kbroker.testing.embedded import EmbeddedBroker, EmbeddedBrokerFailed
+    from kbroker.testing.embedded_cluster import EmbeddedCluster
     from kbroker.testing.process import BrokerProcess
 
-__all__ = ["BrokerProcess", "EmbeddedBroker", "EmbeddedBrokerFailed"]
+__all__ = ["BrokerProcess", "EmbeddedBroker", "EmbeddedBrokerFailed", "EmbeddedCluster"]
 
 _HOMES: Final[Mapping[str, str]] = {
     "BrokerProcess": "kbroker.testing.process",
     "EmbeddedBroker": "kbroker.testing.embedded",
     "EmbeddedBrokerFailed": "kbroker.testing.embedded",
+    "EmbeddedCluster": "kbroker.testing.embedded_cluster",
 }
 
 

@@ -1,7 +1,9 @@
-"""The pytest plugin: fixtures of a broker in this process.
+"""The pytest plugin: fixtures of brokers in this process.
 
 `kafka_broker`: one `EmbeddedBroker` for the whole session. `kafka_topic`: the name of a fresh topic
-of one partition on it, for one test. The broker is only imported when a test uses a fixture.
+of one partition on it, for one test. `kafka_cluster`: an `EmbeddedCluster` of three brokers for the
+whole session, all of which run when a test begins. The broker is only imported when a test uses a
+fixture.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from kbroker.testing.embedded import EmbeddedBroker
+    from kbroker.testing.embedded_cluster import EmbeddedCluster
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +43,20 @@ def kafka_topic(
     """A fresh topic for this test: one partition, default settings."""
     test_name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:150].strip("-")
     return kafka_broker.create_topic(f"{test_name}-{next(_kafka_topic_numbers)}")
+
+
+@pytest.fixture(scope="session")
+def _kafka_cluster() -> Iterator[EmbeddedCluster]:
+    from kbroker.testing.embedded_cluster import EmbeddedCluster
+
+    with EmbeddedCluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka_cluster(_kafka_cluster: EmbeddedCluster) -> EmbeddedCluster:
+    """A cluster of three brokers. Nodes that an earlier test has killed or stopped are started, and
+    their replicas are in sync again.
+    """
+    _kafka_cluster.start_all()
+    return _kafka_cluster

@@ -19,6 +19,7 @@ from pathlib import Path
 from scripts.apache_kafka import ApacheKafka
 from scripts.kafka_jars import KAFKA_VERSION
 from scripts.ports import free_port
+from tests.reference.administration import administration_steps
 from tests.reference.basics import steps
 from tests.reference.conversation import hold
 from tests.reference.partitions import partition_steps
@@ -41,6 +42,7 @@ from tests.reference.wrong_groups import wrong_group_steps
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "reference"
 CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str]]] = {
+    "administration": (administration_steps, {}),
     "answers": (steps, {}),
     "quotas": (quota_steps, {}),
     "partitions": (partition_steps, {}),

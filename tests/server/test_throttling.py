@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ from kbroker.protocol.messages.coordinators.transactions import (
 )
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
+from kbroker.replication.time_slices import FairSlices, SlicedAnswer, SlicedSteps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Quota, Versions
 from kbroker.server.dispatch import Dispatcher
@@ -41,6 +44,9 @@ USER = "User:alice"
 ALICE: QuotaEntity = (("user", "alice"),)
 SECOND_NS = 1_000_000_000
 NOW_MS = 1_000_000
+WARM_UP_S = 22
+MEASURED_S = 143
+"""Eleven windows of eleven seconds, after two."""
 
 
 class Harness:
@@ -51,6 +57,7 @@ class Harness:
         self.quotas = ClientQuotas()
         services = SimpleNamespace(node_id=1, quotas=self.quotas)
         self.outcome: Outcome = None
+        self.begin: Callable[[], Outcome] | None = None
         self.requests: list[Any] = []
         self.withdrawn: list[Message] = []
         self.takes_ns = 0
@@ -87,7 +94,7 @@ class Harness:
     def handle(self, services: Services, context: RequestContext, request: Any) -> Outcome:
         self.requests.append(request)
         self.now_ns += self.takes_ns
-        return self.outcome
+        return self.outcome if self.begin is None else self.begin()
 
     def withdraw(self, services: Services, response: Message) -> FetchResponse:
         self.withdrawn.append(response)
@@ -123,6 +130,14 @@ def fetched(size: int, **fields: Any) -> FetchResponse:
     data = FetchResponse.PartitionData(partition_index=0, records=bytes(size))
     topic = FetchResponse.FetchableTopicResponse(topic_id=bytes(16), partitions=[data])
     return FetchResponse(session_id=5, responses=[topic], **fields)
+
+
+def measured_percent(harness: Harness) -> float:
+    """What is charged to alice, of the loop's time."""
+    quota = harness.quotas.request
+    applied = quota.applied("alice", "app")
+    assert applied is not None
+    return quota._counter(applied.shared_by).measure(harness.timers.monotonic_ms())
 
 
 def test_a_producer_above_its_rate_is_muted_and_told() -> None:
@@ -221,6 +236,82 @@ def test_request_time_is_charged_and_bounded() -> None:
     harness.takes_ns = SECOND_NS
     assert harness.answer(HeartbeatRequest(), 4, HeartbeatResponse()).throttle_time_ms == 1000
     assert harness.muted == [1000]
+
+
+def test_what_a_request_takes_in_later_slices_is_charged_with_its_response() -> None:
+    """A request that describes everything takes seconds, of which the first slice is 5 ms."""
+    harness = Harness(request_percentage=1.0)
+    turns = harness.timers
+    slices = FairSlices(turns, seconds=0.005, clock=lambda: harness.now_ns / SECOND_NS)
+    answer: SlicedAnswer[Message] = SlicedAnswer()
+
+    def steps() -> SlicedSteps:
+        for _ in range(50):
+            harness.now_ns += SECOND_NS // 100
+            yield None
+
+    def begin() -> Outcome:
+        answer.work = slices.begin(steps(), lambda failure: answer.resolve(HeartbeatResponse()))
+        return answer
+
+    harness.begin = begin
+    pending = harness.dispatch(HeartbeatRequest(), 4)
+    assert pending is not None and not answer.done
+    assert not harness.muted, "10 ms of the 100 that the window admits"
+    turns.advance(1)
+    assert answer.done
+    pending.message = answer.value
+    response = harness.rendered(pending, 4)
+    assert response.throttle_time_ms == 1000
+    assert harness.muted == [1000]
+    assert measured_percent(harness) == pytest.approx(5.0, rel=1e-3), "half a second of ten"
+
+
+def test_a_large_request_is_charged_from_when_it_begins() -> None:
+    """One that waits for others to end has no slice yet when it is dispatched."""
+    harness = Harness(request_percentage=1.0)
+    answer: SlicedAnswer[Message] = SlicedAnswer()
+    harness.begin = lambda: answer
+    pending = harness.dispatch(HeartbeatRequest(), 4)
+    assert pending is not None
+    slices = FairSlices(harness.timers)
+
+    def steps() -> SlicedSteps:
+        harness.now_ns += SECOND_NS
+        yield None
+
+    answer.work = slices.begin(steps(), lambda failure: None, answer.meter)
+    pending.message = HeartbeatResponse()
+    assert harness.rendered(pending, 4).throttle_time_ms == 1000
+    assert measured_percent(harness) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("percent", [1.0, 4.0, 20.0])
+def test_a_client_is_held_to_its_percentage_for_minutes(percent: float, seed: int) -> None:
+    """It sends its next request as soon as it may. Of 200 requests one takes 30 ms, as on a machine
+    whose processors others use too; another client is not held.
+    """
+    harness, random = Harness(request_percentage=percent), Random(seed)
+    started_ms, used_ns, sent = harness.timers.time_ms, 0, 0
+    while harness.now_ns < MEASURED_S * SECOND_NS:
+        is_slow = random.random() < 0.005
+        harness.takes_ns = 30_000_000 if is_slow else int(random.lognormvariate(13.5, 0.5))
+        harness.muted.clear()
+        harness.answer(HeartbeatRequest(), 4, HeartbeatResponse())
+        if harness.now_ns > WARM_UP_S * SECOND_NS:
+            used_ns += harness.takes_ns
+        sent += 1
+        harness.now_ns += 1_000_000 * (1 + max(harness.muted, default=0))
+        harness.timers.time_ms = started_ms + harness.now_ns // 1_000_000
+        harness.session.principal = "User:bob"
+        harness.muted.clear()
+        harness.answer(HeartbeatRequest(), 4, HeartbeatResponse())
+        assert not harness.muted
+        harness.session.principal = USER
+    held = 100 * used_ns / ((MEASURED_S - WARM_UP_S) * SECOND_NS)
+    assert held == pytest.approx(percent, rel=0.1)
+    assert sent > 1000
 
 
 def test_a_response_that_a_handler_keeps_is_not_changed() -> None:

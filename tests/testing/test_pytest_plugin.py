@@ -28,10 +28,21 @@ def test_one(kafka_broker, kafka_topic):
 def test_two(kafka_broker, kafka_topic):
     assert len(topics(kafka_broker)) == 2
     assert addresses == [kafka_broker.bootstrap_servers], "one broker for the session"
+
+
+def test_three(kafka_cluster):
+    assert len(kafka_cluster.nodes) == 3
+    kafka_cluster.nodes[2].kill()
+    addresses.append(kafka_cluster.bootstrap_servers)
+
+
+def test_four(kafka_cluster):
+    assert kafka_cluster.nodes[2].running, "it was killed by the test before"
+    assert addresses[-1] == kafka_cluster.bootstrap_servers, "one cluster for the session"
 """
 
 
-def test_a_broker_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> None:
+def test_brokers_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> None:
     (tmp_path / "test_project.py").write_text(PROJECT)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
@@ -43,4 +54,4 @@ def test_a_broker_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> N
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "2 passed" in run.stdout
+    assert "4 passed" in run.stdout

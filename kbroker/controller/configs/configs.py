@@ -149,6 +149,8 @@ def _decide_one(
     check_form(resource)
     if resource.resource_type not in _KEYS:
         message = f"Unknown resource type {resource.resource_type}"
+        if not request.from_broker:  # Kafka's brokers refuse it before they ask a controller
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{message}.")
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     standing = context.image.configs.get((resource.resource_type, resource.name), {})
     changes = changes_of(resource, standing, incremental=request.incremental)
@@ -263,7 +265,11 @@ def _incremental(resource: AlteredResource, standing: Mapping[str, str]) -> Chan
                 changes[name] = None
             case Operation.APPEND | Operation.SUBTRACT:
                 key = keys.get(name)
-                if key is None or key.type is not ConfigType.LIST:
+                if (
+                    key is None
+                    or key.type is not ConfigType.LIST
+                    or resource.resource_type == ResourceType.CLIENT_METRICS  # as in Kafka's schema
+                ):
                     message = (
                         f"Can't {Operation(operation).name} to key {name} because its type is not "
                         "LIST."

@@ -2,8 +2,8 @@
 and the routing to the partitions.
 
 `MarkerRouter` writes the markers of partitions that this broker leads. Those of other leaders go
-through the port `OtherLeaders` (`broker/remote/remote_markers`: WriteTxnMarkers), which a
-single-node cluster does not need.
+through the port `OtherLeaders` (`broker/remote/remote_markers`: WriteTxnMarkers), which a node that
+is its whole cluster does not need.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class BrokerRole:
                 f"broker {self._config.node_id} is not registered at the active controller: {error}"
                 f"{controllers_of_another_cluster(self._log.driver)}"
             ) from error
-        if not self._config.is_single_node:
+        if not self._config.is_whole_cluster:
             logger.info(
                 "Node %d: broker registered with epoch %d, catching up with the metadata",
                 self._config.node_id,
@@ -168,7 +168,7 @@ class BrokerRole:
                 f"the metadata log directory {self._config.metadata_log_dir} is offline"
             )
         self._report_directories(channel, replicas, lifecycle)
-        if not self._config.is_single_node:
+        if not self._config.is_whole_cluster:
             self._replication = self._replicate(channel, replicas, lifecycle)
             self._peers = self._meet_peers()
         self._services = services = self._build_services(channel, replicas, lifecycle)
@@ -254,7 +254,7 @@ class BrokerRole:
     def _replicate(
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> BrokerReplication:
-        """Imported here: a single-node cluster does not need it."""
+        """Imported here: a node that is its whole cluster does not need it."""
         from kbroker.node.broker.replication import FOLLOWER_THREADS, BrokerReplication
 
         return BrokerReplication(
@@ -270,7 +270,7 @@ class BrokerRole:
         )
 
     def _meet_peers(self) -> PeerCoordinators:
-        """Imported here: a single-node cluster does not need it."""
+        """Imported here: a node that is its whole cluster does not need it."""
         from kbroker.node.broker.peer_coordinators import PeerCoordinators
 
         return PeerCoordinators(

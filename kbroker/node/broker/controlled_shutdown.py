@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 3.0
 CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
-"""The timeout of the controlled shutdown: of a single-node cluster, and of a broker whose
-leaderships move to other brokers, which first have to read the new leaders. Without a controller
-the wait ends earlier (`broker/lifecycle`). Kafka waits 5 minutes.
+"""The timeout of the controlled shutdown: of a node that is its whole cluster, and of a broker
+whose leaderships move to other brokers, which first have to read the new leaders. Without a
+controller the wait ends earlier (`broker/lifecycle`). Kafka waits 5 minutes.
 """
 
 
@@ -28,7 +28,7 @@ async def leave_cluster(config: BrokerConfig, lifecycle: BrokerLifecycle) -> Non
     """
     if not config.get_bool("controlled.shutdown.enable"):
         return
-    seconds = SHUTDOWN_SECONDS if config.is_single_node else CLUSTER_SHUTDOWN_SECONDS
+    seconds = SHUTDOWN_SECONDS if config.is_whole_cluster else CLUSTER_SHUTDOWN_SECONDS
     try:
         async with asyncio.timeout(seconds):
             await as_future(lifecycle.shut_down())

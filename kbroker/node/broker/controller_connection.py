@@ -57,7 +57,7 @@ def controllers_of_another_cluster(driver: QuorumDriver) -> str:
 
 
 def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:
-    """Imported here: a single-node cluster does not need it."""
+    """Imported here: a node that is its whole cluster does not need it."""
     from kbroker.client.channel.asyncio_streams import AsyncioStreams
     from kbroker.client.channel.channel import Channel
 

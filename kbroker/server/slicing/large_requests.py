@@ -24,6 +24,7 @@ from kbroker.protocol.codecs.codec import Part, decode_in_steps, encode_in_steps
 from kbroker.protocol.codecs.pieces import merge, pieces
 from kbroker.protocol.codecs.schema import Binary, Message, Request, Struct
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
+from kbroker.replication.time_slices import SlicedAnswer
 from kbroker.server.requests import (
     NoResponseError,
     Outcome,
@@ -54,7 +55,7 @@ many items a response to a divided request may have.
 Steps = Iterator[Deferred[Any] | None]
 
 
-class LargeAnswer(Deferred[Any]):
+class LargeAnswer(SlicedAnswer[Any]):
     """The response to come, a `WrittenResponse` or a `Refusal`. Cancelled with its connection: no
     further step is taken, and what the handler waits for is cancelled, too.
     """
@@ -242,7 +243,8 @@ class LargeRequests:
             del request.answer
             answer.resolve(WrittenResponse(request.parts) if failure is None else Refusal(failure))
 
-        request.work = self._services.slices.begin(self._steps(request), done)
+        slices, steps = self._services.slices, self._steps(request)
+        request.work = answer.work = slices.begin(steps, done, answer.meter)
 
     def _let_others_begin(self, request: LargeRequest) -> None:
         if request.is_counted:

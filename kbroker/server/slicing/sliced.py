@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kbroker.ports import Deferred, as_kafka_error
 from kbroker.protocol.codecs.schema import Message, Struct
+from kbroker.replication.time_slices import SlicedAnswer
 from kbroker.server.requests import LARGE_REQUEST_BYTES
 from kbroker.server.slicing.large_requests import abandon
 from kbroker.settings.views.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import SlicedSteps, SlicedWork
+    from kbroker.replication.time_slices import SlicedSteps
     from kbroker.server.requests import Outcome, RequestContext
     from kbroker.server.services import NodeServices
 
@@ -112,16 +113,15 @@ def sorted_in_steps(items: Iterable[str]) -> Generator[None, None, Iterator[str]
     return merge(*runs)
 
 
-class _SlicedAnswer(Deferred[Message]):
+class _Response(SlicedAnswer[Message]):
     """The response to come; cancelled with its connection."""
 
-    __slots__ = ("services", "work")
+    __slots__ = ("services",)
 
     services: NodeServices
-    work: SlicedWork
 
     def cancel(self) -> None:
-        if not self.work.is_over:
+        if self.work is not None and not self.work.is_over:
             abandon(self.services.slices, self.work, [])
             self.services.memory.release(UNFINISHED_BYTES)
 
@@ -131,7 +131,7 @@ def _in_slices(
     services: NodeServices, first: Deferred[Any] | None, steps: Steps[Message]
 ) -> Outcome:
     """The response of steps whose first one has been taken and yielded `first`."""
-    answer = _SlicedAnswer()
+    answer = _Response()
     response: list[Message] = []
     raised: list[Exception] = []
     is_first = True

@@ -1,9 +1,8 @@
 """process.roles: the valid combinations of settings on a controller, a broker, and a node that is
 both (`KafkaConfig.validateValues` of Kafka 4.3).
 
-Deviation: a node with both roles without voters and bootstrap servers is a single-node cluster (the
-quick start), and the only voter of a static quorum needs no controller listener; Kafka rejects
-both.
+Deviation: a node with both roles without voters and bootstrap servers is a single node (the quick
+start), and the only voter of a static quorum needs no controller listener; Kafka rejects both.
 """
 
 from __future__ import annotations
@@ -62,7 +61,9 @@ def forms_quorum_alone(config: RoleSettings) -> bool:
 
 
 def is_single_node(config: RoleSettings) -> bool:
-    """Whether this node is its whole cluster: the only voter, and a broker too."""
+    """Whether this node is the only voter, and a broker too. Other brokers may join it if it binds
+    a controller listener.
+    """
     return BROKER in config.process_roles and forms_quorum_alone(config)
 
 

@@ -153,7 +153,7 @@ SINGLE_NODE_DEFAULTS: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.replication.factor": "1",
 }
-"""Replacements for Kafka's defaults (2 and 3 replicas) on a single-node cluster."""
+"""Replacements for Kafka's defaults (2 and 3 replicas) on a single node."""
 
 WITHOUT_FILE_DEFAULTS: Final[Mapping[str, str]] = {
     "listeners": "PLAINTEXT://localhost:9092",

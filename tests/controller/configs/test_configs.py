@@ -153,6 +153,17 @@ def test_a_new_minimum_of_all_brokers_makes_void_what_elr_knew(cluster: Cluster)
     assert outcome.error is ErrorCode.INVALID_CONFIG
 
 
+def test_a_resource_of_an_unknown_type_is_refused_as_by_kafka(cluster: Cluster) -> None:
+    """By a broker as an invalid request, by a controller as something it does not support."""
+    resource = setting(77, "x", "a", "b")
+    assert alter(cluster, resource) == [
+        Outcome(ErrorCode.INVALID_REQUEST, "Unknown resource type 77")
+    ]
+    assert direct(cluster, resource) == [
+        Outcome(ErrorCode.UNSUPPORTED_VERSION, "Unknown resource type 77.")
+    ]
+
+
 def test_subscriptions_to_metrics_are_checked(cluster: Cluster) -> None:
     kind = int(ResourceType.CLIENT_METRICS)
     outcomes = alter(
@@ -160,14 +171,19 @@ def test_subscriptions_to_metrics_are_checked(cluster: Cluster) -> None:
         setting(kind, "s", "interval.ms", "500"),
         setting(kind, "t", "interval.ms", "5"),
         setting(kind, "u", "match", "client_id=("),
-        setting(kind, "v", "metrics", "a.,b.", Operation.APPEND),
+        setting(kind, "v", "metrics", "a.,b."),
+        setting(kind, "w", "metrics", "a.,b.", Operation.APPEND),
+        setting(kind, "x", "metrics", "a.,b.", Operation.SUBTRACT),
     )
     assert [outcome.error for outcome in outcomes] == [
         ErrorCode.NONE,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_CONFIG,
         ErrorCode.NONE,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_CONFIG,
     ]
+    assert outcomes[-1].message == "Can't SUBTRACT to key metrics because its type is not LIST."
     assert cluster.image.configs.get((kind, "v")) == {"metrics": "a.,b."}
 
 

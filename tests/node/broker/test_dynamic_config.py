@@ -270,7 +270,7 @@ def test_a_listener_is_opened_while_running_and_registered_at_the_next_start(
         pytest.param("1", "listener.name.a.ssl.key.password", 0, "x", 42, "TLS", id="security"),
         pytest.param("2", "log.retention.ms", 0, "5", 42, "expected 1", id="another broker"),
         pytest.param("x", "log.retention.ms", 0, "5", 42, "an integer", id="no broker"),
-        pytest.param("1", "log.retention.ms", 2, "5", 40, "not LIST", id="append"),
+        pytest.param("1", "log.retention.ms", 2, "5", 40, "append is not allowed", id="append"),
         pytest.param("1", "log.retention.ms", 9, "5", 42, "operation", id="operation"),
     ],
 )

@@ -79,6 +79,24 @@ def test_records_survive_a_leader_and_a_broker_that_returns_catches_up(tmp_path:
     run(script)
 
 
+def test_the_only_controller_is_a_broker_that_follows_and_leads(tmp_path: Path) -> None:
+    """Its settings name no node but itself, so other brokers are known to it by registration."""
+
+    async def script() -> None:
+        roles = {1: "broker,controller", 2: "broker"}
+        async with running(Cluster(tmp_path, roles, settings=SETTINGS)) as cluster:
+            async with cluster.client(2) as client:
+                created = await create_topic(client, "t", partitions=2, replication_factor=2)
+                assert created == ErrorCode.NONE
+                leaders = [await client.leader(TopicPartition("t", index)) for index in (0, 1)]
+                assert sorted(leaders) == [1, 2]
+                await produce(client, "t", COUNT)
+            await until(lambda: stored(cluster, 1, "t") == stored(cluster, 2, "t"))
+            assert all(stored(cluster, 1, "t").values()) and isrs(cluster, "t") == [{1, 2}] * 2
+
+    run(script)
+
+
 def test_a_follower_that_does_not_fetch_leaves_the_isr(tmp_path: Path) -> None:
     """Its heartbeats continue, so only its leaders know."""
 

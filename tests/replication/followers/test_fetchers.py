@@ -20,6 +20,7 @@ from kbroker.replication.followers.follower import CHANGE_PATIENCE_MS, Follower
 from kbroker.replication.followers.follower_log import FollowerLogs, Waits
 from kbroker.replication.followers.follower_session import FetchLimits
 from kbroker.replication.partition import Partition
+from kbroker.replication.role import Role
 from kbroker.replication.time_slices import FairSlices
 from tests.replication.batch_log import BatchLog
 from tests.replication.follower_world import BACKOFF_MS, NODE_ID, TOPIC_ID, fetched, key_of
@@ -351,4 +352,30 @@ def test_another_number_of_fetchers_spreads_the_partitions_anew(world: FetcherWo
     assert {place: len(each.follower) for place, each in made.items()} == {(1, 0): 2, (1, 1): 2}
     fetchers.resize(1, partitions)
     assert len(made[1, 0].follower) == 4
+    fetchers.close()
+
+
+def test_another_number_of_fetchers_spreads_the_partitions_at_once(world: FetcherWorld) -> None:
+    """`num.replica.fetchers` is altered while the broker runs; what leads here is left alone."""
+    made: dict[tuple[int, int], ReplicaFetcher] = {}
+
+    def make(leader_id: int, number: int) -> ReplicaFetcher:
+        fetcher = made[leader_id, number] = world.make(leader_id, number)
+        return fetcher
+
+    def followed() -> dict[tuple[int, int], int]:
+        return {place: len(each.follower) for place, each in made.items() if len(each.follower)}
+
+    fetchers = ReplicaFetchers(make, world.logs)
+    partitions = [world.partition(index, leader=1 + index % 2) for index in range(8)]
+    leading = world.partition(8)
+    leading.role = Role.LEADER
+    for partition in (*partitions, leading):
+        fetchers.update(partition)
+    assert followed() == {(1, 0): 4, (2, 0): 4}
+    fetchers.resize(4, [*partitions, leading])
+    assert sum(followed().values()) == 8
+    assert {number for _, number in followed()} == {0, 1, 2, 3}
+    fetchers.resize(1, [*partitions, leading])
+    assert followed() == {(1, 0): 4, (2, 0): 4}
     fetchers.close()

@@ -73,6 +73,13 @@ def test_each_role_is_taken(roles: dict[str, str]) -> None:
 def test_who_is_alone(properties: dict[str, str], alone: bool, single: bool) -> None:
     config = load({**properties})
     assert (config.forms_quorum_alone, config.is_single_node) == (alone, single)
+    assert config.is_whole_cluster == single, "none of them binds a controller listener"
+
+
+def test_other_brokers_may_join_a_single_node_that_binds_a_controller_listener() -> None:
+    alone = {"controller.quorum.voters": "1@a:9093", "controller.quorum.bootstrap.servers": None}
+    config = load({**BOTH}, {**alone})
+    assert config.is_single_node and not config.is_whole_cluster
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ rules (`settings/dynamic`) need the settings of its file; and the levels of its 
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.controller.configs.configs import (
     ALTERED,
     Alterations,
     AlteredResource,
+    Operation,
     Outcome,
     changes_of,
     check_form,
@@ -18,7 +21,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.handlers.configs.broker_loggers import alter_levels
 from kbroker.server.services import NodeServices, Services
 from kbroker.settings.dynamic import broker_key, check_altered, stored_configs
-from kbroker.settings.tables.keys import ConfigError, ResourceType
+from kbroker.settings.tables.keys import ConfigError, ConfigType, ResourceType
+
+_OPERATIONS: Final = frozenset[int](Operation)
+_OF_LISTS: Final = frozenset[int]({Operation.APPEND, Operation.SUBTRACT})
 
 
 def outcome_here(
@@ -51,6 +57,8 @@ def _check_broker(services: Services, request: Alterations, resource: AlteredRes
                 f"Unexpected broker id, expected {services.node_id}, but received {shown(name)}"
             )
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if request.incremental:
+        _check_operations(resource)
     stored = stored_configs(services.image, services.node_id)
     values = dict(stored.broker if name else stored.default)
     for key, value in changes_of(resource, values, incremental=request.incremental).items():
@@ -64,6 +72,25 @@ def _check_broker(services: Services, request: Alterations, resource: AlteredRes
         is_unknown = broker_key(error.name) is None
         code = ErrorCode.INVALID_CONFIG if is_unknown else ErrorCode.INVALID_REQUEST
         raise KafkaError(code, _words(error)) from error
+
+
+def _check_operations(resource: AlteredResource) -> None:
+    """Raises KafkaError with a broker's own words, which are not the controller's, for an operation
+    that there is not or not on this setting.
+    """
+    for name, operation, _ in resource.alterations:
+        if operation not in _OPERATIONS:
+            message = f"Unknown operations type {operation}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        if operation not in _OF_LISTS:
+            continue
+        key = broker_key(name)
+        if key is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {shown(name)}")
+        if key.type is not ConfigType.LIST:
+            verb = Operation(operation).name.lower()
+            message = f"Config value {verb} is not allowed for config key: {shown(name)}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _words(error: ConfigError) -> str:
