@@ -37,6 +37,9 @@ REASONS: Mapping[str, Reason] = {
         "broker/remote/test_remote_controller_channel.py",
         "what a broker sends for an alteration, and what it makes of the response",
     ),
+    "testing/ports.py": Reason(
+        "testing/test_embedded_cluster.py", "the ports of the nodes of every cluster of the tests"
+    ),
     "cli/snapshots/*.py": Reason(
         "cli/snapshots/test_commands.py",
         "what the commands do, seen through the commands and a running broker",

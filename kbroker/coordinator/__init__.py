@@ -1,3 +1,3 @@
-"""Groups (later transactions too) as state replayed from internal topics; writes go through a
-port.
+"""Group, transaction and share coordinators: state replayed from internal topics; writes go through
+a port.
 """

@@ -1,4 +1,4 @@
-"""The topics of the cluster, as far as groups and their offsets read them."""
+"""The topics of the cluster, with the attributes that groups and their offsets need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TopicLookup(Protocol):
 
 class ClusterTopics(TopicLookup, Protocol):
     """The topics of the cluster at one metadata offset; metadata's MetadataImage is one. After a
-    change `topics` is another object, so comparing identities tells whether topics changed.
+    change `topics` is another object, so topics are compared by identity.
     """
 
     @property
@@ -45,11 +45,13 @@ class ClusterTopics(TopicLookup, Protocol):
 
 
 class DeletedTopic(NamedTuple):
-    """A topic that the cluster had until now."""
+    """A topic that was just deleted."""
 
     name: str
     topic_id: Uuid
 
     def has(self, value: OffsetCommitValue) -> bool:
-        """Whether an offset of this topic's name is one of this topic, not of one created later."""
+        """Whether an offset of this topic's name belongs to this topic, not to one created
+        later.
+        """
         return value.topic_id in (ZERO_UUID, self.topic_id)

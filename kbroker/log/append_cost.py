@@ -1,9 +1,9 @@
-"""Whether the event loop may check a produced batch, or a worker has to.
+"""Decides whether the event loop may check a produced batch, or a worker thread has to.
 
-What decides is the size the records unpack to, not the size they arrive in: 700 bytes of zstd can
-stand for 20 MiB. Sizes that the data declares are not believed; where the packed size alone does
-not decide, the records are unpacked, up to a bound that costs the loop little. `validator` does the
-checking, `replication.preparation` keeps the queue for the worker.
+The decision goes by the size that the records decompress to, not by the size on the wire: 700 bytes
+of zstd can hold 20 MiB of records. Sizes declared in the data are not trusted: where the compressed
+size alone does not decide, the records are decompressed, up to a limit that is cheap for the loop.
+`validator` does the checking, `replication.preparation` keeps the queue of the worker.
 """
 
 from __future__ import annotations
@@ -24,31 +24,35 @@ from kbroker.protocol.batches.legacy_records import is_legacy, unpacked_set_size
 from kbroker.settings.views.log_config import NO_LOWER_BOUND_MS, LogConfig
 
 LOOP_BYTES: Final = 32 * 1024
-"""Unpacked bytes of one batch that the loop may compress or decode; a worker does the others."""
+"""The loop compresses or decodes batches of at most so many uncompressed bytes; a worker takes
+larger ones.
+"""
 
 LOOP_TURN_BYTES: Final = 4 * LOOP_BYTES
-"""What the batches of all requests may cost the loop in one of its turns; a worker checks those
-beyond it, however small they are.
+"""Cost that the batches of all requests may have in one turn of the loop. Batches beyond it are
+checked by a worker, even small ones.
 """
 
 LOOP_PACKED_BYTES: Final = 1024
-"""A compressed batch from this size on is a worker's without a look at what it unpacks to."""
+"""A compressed batch of this size or more goes to a worker without finding out its uncompressed
+size.
+"""
 
 MESSAGE_SET_BYTES: Final = 1024
-"""Unpacked bytes of a message set of magic 0 or 1 from which on a worker converts it."""
+"""Uncompressed bytes of a message set of magic 0 or 1 from which a worker converts it."""
 
 RECORD_COST_BYTES: Final = 32
-"""To decode a record costs about as much as to unpack and checksum so many bytes."""
+"""Decoding one record costs about as much as decompressing and checksumming so many bytes."""
 
 CONVERSION_COST: Final = 8
-"""To convert a message set costs so many times more than to decode as many bytes of records."""
+"""Converting a message set costs so many times more than decoding as many bytes of records."""
 
 A_WORKERS: Final = 1 << 62
-"""The cost of batches that are a worker's by their size or header alone."""
+"""The cost of batches that go to a worker by their size or header alone."""
 
 
 class LoopBudget:
-    """The cost that checks of batches may still have in this turn of the loop."""
+    """The cost budget that remains for checks of batches in this turn of the loop."""
 
     __slots__ = ("_left_bytes", "_timers")
 
@@ -63,7 +67,9 @@ class LoopBudget:
         produce_version: int | None,
         now_ms: int,
     ) -> bool:
-        """Whether the loop may check these batches now; what that costs is spent then."""
+        """Whether the loop may check these batches now. If so, their cost is taken from the
+        budget.
+        """
         limit = min(LOOP_BYTES, self._left_bytes)
         cost = loop_cost(batches, config, produce_version, now_ms, limit=limit)
         if not cost:
@@ -87,9 +93,9 @@ def loop_cost(
     *,
     limit: int = LOOP_BYTES,
 ) -> int:
-    """The work, in bytes, of `validate_batches` with the records of one partition's batches: 0 if
-    their headers decide. More than limit: it is too much for the loop; finding that out unpacked
-    limit bytes at most, or nothing (A_WORKERS). limit: LOOP_BYTES or less.
+    """The cost, in bytes, of `validate_batches` for one partition's batches; 0 if their headers
+    decide. A result above limit means that the check is too expensive for the loop; finding that
+    out decompressed at most limit bytes, or none (A_WORKERS). limit: LOOP_BYTES or less.
     """
     size = len(batches)
     if (

@@ -1,4 +1,4 @@
-"""`AppendRequest`: the options that all batches of one request are appended with."""
+"""`AppendRequest`: the options for appending all batches of one request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kbroker.protocol.batches.batch_header import (
 from kbroker.protocol.errors import ErrorCode
 
 PLAIN_SINCE_PRODUCE_VERSION: Final = 7
-"""Earlier Produce requests have rules of their own for message sets and zstd."""
+"""Earlier Produce versions have rules of their own for message sets and zstd."""
 
 Reverify = Callable[[TopicPartition, bytearray | memoryview], Callable[[], ErrorCode] | None]
-"""Makes the check of a batch that waits for its turn: called in its turn, it returns an error if
-the batch may not be appended any more. None: there is nothing to check.
+"""Makes the check that runs before a postponed batch is appended: a function that returns an error
+if the batch may not be appended any more. None: no check is needed.
 """
 
 _CLIENT: Final = AppendOrigin.CLIENT
@@ -42,14 +42,14 @@ def never_reverify(partition: TopicPartition, batches: bytearray | memoryview) -
 
 
 class AppendRequest:
-    """Made once per Produce request, for all its partitions; read-only.
+    """Made once per Produce request and shared by all its partitions; read-only.
 
-    acks: 0, 1, or -1 (every member of the ISR). timeout_ms: how long an answer may wait for the
-    ISR, None for as long as the partition is led here. now_ms: the wall clock. produce_version:
-    None without a Produce request.
-    transaction_version: of the transaction that a marker ends, or of the batches' producer.
-    reverify: None if the request has no transaction; its transactional batches are refused.
-    is_plain: of a client, with a version and acks that are not special.
+    acks: 0, 1, or -1 (every member of the ISR). timeout_ms: how long the response may wait for the
+    ISR; None: as long as this broker leads the partition. now_ms: the wall clock. produce_version:
+    None if there is no Produce request. transaction_version: of the transaction that a marker
+    completes, or of the producer of the batches. reverify: None if the request has no transaction;
+    its transactional batches are refused. is_plain: sent by a client, with a Produce version and
+    acks that need no special rule.
     """
 
     __slots__ = (
@@ -92,14 +92,14 @@ class AppendRequest:
         now_ms: int,
         transaction_version: int = 0,
     ) -> AppendRequest:
-        """The request of a coordinator or another part of the broker."""
+        """The request of a coordinator or another component of the broker."""
         request = cls(acks, timeout_ms, now_ms, None, transaction_version)
         request.origin = origin
         request.is_plain = origin is _CLIENT and request.is_plain
         return request
 
     def at(self, now_ms: int) -> AppendRequest:
-        """The same request of a client at a later time."""
+        """The same client request, at a later time."""
         return AppendRequest(
             self.acks,
             self.timeout_ms,
@@ -110,5 +110,5 @@ class AppendRequest:
         )
 
     def lacks_transaction(self, batches: bytearray | memoryview) -> bool:
-        """Whether the batches belong to a transaction that the request does not have."""
+        """Whether the batches are transactional although the request has no transaction."""
         return self.reverify is None and is_transactional(batches)

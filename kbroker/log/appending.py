@@ -1,13 +1,13 @@
-"""Appending to a log: the one way in for the batches of clients and coordinators, and that for
-batches which have their offsets already.
+"""Appending to a log: `append` for the batches of clients and coordinators, and
+`append_as_follower` and `append_replicated` for batches that already have their offsets.
 
-`append` begins with the batch that nearly every batch is: the next one of its producer, valid, with
-nothing to change and no record to decode. Its first branch does in one step what `validator`,
+The first branch of `append` handles the ordinary batch: the next one of its producer, valid, with
+nothing to change and no record to decode. That branch does in one step what `validator`,
 `producer_state` and the rest of this module do for any batch (docs/adr/0017, 0022). Every other
-batch is checked, which may be a worker's task, then written, which may have to wait for a new
-segment: the outcome says so, and `append_checked` continues from there.
+batch is checked, possibly by a worker, then written, which may have to wait for a new segment: the
+result says so, and `append_checked` continues from there.
 
-`log_end_offset` moves last.
+`log_end_offset` is updated last.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
 
 Postponed = CheckDue | RollDue
-"""Why an append waits."""
+"""Why an append is postponed."""
 
 _ATTRIBUTES: Final = frozenset(range(5))
 _TRANSACTIONAL: Final = frozenset(codec | TRANSACTIONAL_FLAG for codec in _ATTRIBUTES)
@@ -60,7 +60,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class AppendableLog(LogState):
-    """The appends of a `PartitionLog`."""
+    """The append operations of a `PartitionLog`."""
 
     __slots__ = ()
 
@@ -71,11 +71,11 @@ class AppendableLog(LogState):
         request: AppendRequest,
         budget: LoopBudget | None = None,
     ) -> Appended | FlushDue | Refused | Postponed:
-        """Give whole batches the next offsets and append them; they are written in place.
+        """Assign the next offsets to whole batches, in place, and append them.
 
-        budget: what the checks may cost the loop. With it a client's batches are postponed if they
-        cost more or need a new segment; without it the call blocks for both. Raises
-        LogDirectoryError for a fault of the disk.
+        budget: what the checks may cost the loop. With a budget, a client's batches are postponed
+        if they exceed it or need a new segment; without one, the call blocks for both. Raises
+        LogDirectoryError for a disk fault.
         """
         config = self.config
         size = len(batches)
@@ -142,14 +142,14 @@ class AppendableLog(LogState):
         request: AppendRequest,
         budget: LoopBudget | None,
     ) -> Appended | FlushDue | Refused | Postponed:
-        """The other branch of `append`."""
+        """`append` for the batches that its first branch does not handle."""
         if request.lacks_transaction(batches):
             return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if self.failure is not None:
             raise self.failure
         config = self.config
         may_wait = budget is not None and request.origin is AppendOrigin.CLIENT
-        if may_wait and not budget.admits(  # type: ignore[union-attr]  # may_wait: there is one
+        if may_wait and not budget.admits(  # type: ignore[union-attr]  # may_wait: it is set
             batches, config, request.produce_version, request.now_ms
         ):
             return CHECK_DUE
@@ -168,9 +168,9 @@ class AppendableLog(LogState):
         *,
         may_wait: bool,
     ) -> Appended | FlushDue | Refused | RollDue:
-        """Continue an append that was postponed, with batches that are not checked again: they get
-        the offsets that are next now. may_wait: RollDue if they need a new segment; otherwise the
-        call blocks for its files. Raises LogDirectoryError.
+        """Continue a postponed append with batches that were already checked; they get the offsets
+        that are next now. may_wait: return RollDue if they need a new segment; otherwise the call
+        blocks for its files. Raises LogDirectoryError.
         """
         if self.failure is not None:
             raise self.failure
@@ -180,7 +180,9 @@ class AppendableLog(LogState):
     def _append_checked(
         self, checked: ValidatedBatches, request: AppendRequest, may_wait: bool
     ) -> Appended | FlushDue | Refused | RollDue:
-        """Check the producers of batches that have their offsets, then write them."""
+        """Check producer epochs and sequences of batches that have their offsets, then write
+        them.
+        """
         try:
             markers = markers_of(checked.batches, checked.headers)
             duplicate = check_producers(
@@ -216,7 +218,9 @@ class AppendableLog(LogState):
         )
 
     def _flushed(self, appended: Appended) -> Appended | FlushDue:
-        """The result for batches that are in the log."""
+        """The result for batches that were written to the log: FlushDue if flush.messages is
+        reached.
+        """
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             return FlushDue(appended)
         return appended
@@ -224,11 +228,11 @@ class AppendableLog(LogState):
     def append_as_follower(
         self, batches: bytes | bytearray | memoryview, *, now_ms: int
     ) -> Appended:
-        """Append what a leader sent, offsets and epochs as they are; also the quorum's own batches.
-        Blocks for a new segment.
+        """Append batches as the leader sent them, with its offsets and epochs; the quorum also
+        appends its own batches so. Blocks for a new segment.
 
         Raises KafkaError(CORRUPT_MESSAGE) for damaged bytes, KafkaError(OFFSET_OUT_OF_RANGE) for
-        offsets below the log's end, KafkaError(RECORD_LIST_TOO_LARGE), LogDirectoryError.
+        offsets below the log end offset, KafkaError(RECORD_LIST_TOO_LARGE), LogDirectoryError.
         """
         if self.failure is not None:
             raise self.failure
@@ -239,9 +243,9 @@ class AppendableLog(LogState):
     def append_replicated(
         self, checked: ValidatedBatches, *, now_ms: int, may_wait: bool
     ) -> RollDue | None:
-        """Append what `validate_replicated` accepted at the present end of the log. may_wait:
-        RollDue if it needs a new segment, and this is to be called again then; otherwise the call
-        blocks for the files of that segment.
+        """Append what `validate_replicated` accepted for the current log end offset. may_wait:
+        return RollDue if a new segment is needed, and this method is to be called again after the
+        roll; otherwise the call blocks for the files of that segment.
 
         Raises KafkaError(RECORD_LIST_TOO_LARGE), LogDirectoryError.
         """
@@ -267,11 +271,11 @@ class AppendableLog(LogState):
         *,
         may_wait: bool,
     ) -> RollDue | None:
-        """Write batches into the active segment, then update epochs, producers and the end, which
-        cannot fail any more. markers: of each batch.
+        """Write batches into the active segment, then update epochs, producers and log_end_offset;
+        these updates cannot fail. markers: one per batch.
 
-        RollDue if they need a new segment and may wait for it: then nothing was written. Raises
-        LogDirectoryError, KafkaError for a damaged segment.
+        Returns RollDue, with nothing written, if they need a new segment and may wait for it.
+        Raises LogDirectoryError, KafkaError for a damaged segment.
         """
         headers = checked.headers
         segment = self.segments.active
@@ -304,7 +308,7 @@ class AppendableLog(LogState):
         markers: Sequence[Marker | None],
         segment: Segment,
     ) -> None:
-        """Take the batches into the producers' state."""
+        """Replay the batches into the producer state."""
         for number, header in enumerate(headers):
             if header.producer_id >= 0:
                 completed = replay_producer(self.producers, header, markers[number])
@@ -312,8 +316,8 @@ class AppendableLog(LogState):
                     end_transaction(self.producers, segment, completed)
 
     def _fail(self, error: LogDirectoryError) -> None:
-        """Nothing is appended after a fault, unless a file could not be opened, so that nothing was
-        written.
+        """Record the fault: nothing is appended after it. Except where a file could not be opened,
+        so that nothing was written.
         """
         if not error.is_shortage:
             self.failure = error
@@ -327,8 +331,8 @@ def check_batches(
     next_offset: int = 0,
     leader_epoch: int = 0,
 ) -> ValidatedBatches | Refused:
-    """`validate_batches` for an append, in any thread. Without the offset that is next, which a
-    worker cannot know, `append_checked` gives the batches their offsets.
+    """`validate_batches` for an append, callable in any thread. A worker does not know the next
+    offset, so `append_checked` assigns the offsets.
     """
     try:
         return validate_batches(

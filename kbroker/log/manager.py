@@ -1,9 +1,9 @@
-"""All logs of a node but the metadata log: opening, making, deleting and truncating them, periodic
-work, and the clean stop.
+"""All logs of a node except the metadata log: opening, creating, deleting and truncating them,
+periodic work, and the clean stop.
 
-Which logs and directories there are is in `directories.log_directories`. `__cluster_metadata-0` is
-the quorum's, which opens that log itself. Methods that block for long say so. Loops in
-`replication` call the periodic ones: checkpoints, retention, flushing.
+`directories.log_directories` has the set of logs and directories. `__cluster_metadata-0` belongs to
+the quorum, which opens that log itself. Methods that block for long say so. Loops in `replication`
+call the periodic ones: checkpoints, retention, flushing.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager(LogDirectories):
-    """moves: logs on their way to another directory. checkpoints: of offsets. faults: unexpected
-    errors of periodic work.
+    """moves: logs that are being moved to another directory. checkpoints: offset checkpoints.
+    faults: unexpected errors of periodic work.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class LogManager(LogDirectories):
         self._opening.load(topic_config or (lambda _: self.default_log_config), is_known, assigned)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the node runs. Those of topics come with
-        orders for each of their logs.
+        """Apply the settings that may change while the node runs. Topic settings are applied to
+        each log separately.
         """
         self.config = config
         self.default_log_config = LogConfig.from_configs(config, {})
@@ -97,12 +97,12 @@ class LogManager(LogDirectories):
         self.cordon(config)
 
     def stop_loading(self) -> None:
-        """End a `load` that runs in another thread, which raises RecoveryStopped soon. Only when it
-        has ended may the locks be released: until then it writes.
+        """End a `load` that runs in another thread, which raises RecoveryStopped soon. The
+        directory locks may be released only after `load` has returned: until then it writes.
         """
         self._opening.stop()
 
-    # -- making and deleting ----------------------------------------------------------------------
+    # -- creating and deleting --------------------------------------------------------------------
 
     def get_or_create(
         self,
@@ -113,14 +113,14 @@ class LogManager(LogDirectories):
         directory_id: Uuid | None = None,
         is_new: bool = True,
     ) -> PartitionLog:
-        """The log of this partition. If there is none it is made: in the directory with that id
-        if the metadata names one, else in the one that AlterReplicaLogDirs asked for, else in the
-        one that has the fewest.
+        """The log of this partition, created if there is none: in the directory with that id if the
+        metadata names one, else in the directory that AlterReplicaLogDirs requested, else in the
+        directory with the fewest logs.
 
-        is_new: the partition was created just now; an older one that is in no online directory may
-        be in one that is offline, and is not made anew. Raises KafkaError(INCONSISTENT_TOPIC_ID) if
-        the folder belongs to another topic of that name, KafkaError(KAFKA_STORAGE_ERROR) if its
-        directory is offline, or all are.
+        is_new: the partition was created just now. An older partition that is in no online
+        directory may be in an offline one, and is not created again. Raises
+        KafkaError(INCONSISTENT_TOPIC_ID) if the folder belongs to another topic of that name,
+        KafkaError(KAFKA_STORAGE_ERROR) if its directory is offline, or all are.
         """
         log = self._logs.get(topic_partition)
         if log is None:
@@ -182,8 +182,8 @@ class LogManager(LogDirectories):
         return min(candidates, key=lambda each: len(each.logs) + len(each.futures))
 
     def delete(self, topic_partition: TopicPartition) -> bool:
-        """Rename the partition's folder to `-delete`; it goes after file.delete.delay.ms. Returns
-        whether it was there.
+        """Rename the partition's folder to `-delete`; it is deleted after file.delete.delay.ms.
+        Returns whether the log existed.
         """
         self.moves.drop_future(topic_partition)
         self.moves.preferred.pop(topic_partition, None)
@@ -210,12 +210,13 @@ class LogManager(LogDirectories):
     def truncate(
         self, topic_partition: TopicPartition, offset: int, *, is_future: bool = False
     ) -> bool:
-        """Make offset the end of that log, or of its future one; whether anything was cut. Blocks.
+        """Truncate that log, or its future one, to offset (exclusive). Returns whether any records
+        were removed. Blocks.
 
-        If what goes had been flushed the recovery point on disk comes down with it, before anything
-        is written there again: else a crash of the machine would find the new batches unchecked. So
-        does the log's start, else the next one would take them for deleted. Raises
-        LogDirectoryError.
+        If flushed records are removed, the recovery point on disk is lowered first: otherwise,
+        after a crash of the machine, new batches below the old recovery point would not be checked.
+        The log start offset is lowered likewise, or the next start would treat new records as
+        deleted. Raises LogDirectoryError.
         """
         log = self.moves.future(topic_partition) if is_future else self._logs.get(topic_partition)
         if log is None:
@@ -239,9 +240,9 @@ class LogManager(LogDirectories):
         is_full: bool,
         then: Callable[[], None],
     ) -> Cut | None:
-        """`truncate`, or with is_full `PartitionLog.truncate_fully`, for a worker, which writes the
-        checkpoints that have to come down first. then: called once the log is cut. None if there is
-        nothing to cut. Raises LogDirectoryError.
+        """`truncate`, or with is_full `PartitionLog.truncate_fully`, prepared for a worker, which
+        first writes the checkpoints that are lowered. then: called once the log is truncated. None
+        if there is nothing to remove. Raises LogDirectoryError.
         """
         log, directory = self._logs.get(topic_partition), self.hosting(topic_partition)
         if log is None or directory is None:
@@ -267,10 +268,12 @@ class LogManager(LogDirectories):
     # -- periodic work ----------------------------------------------------------------------------
 
     def retire(self, now_ms: int, *, defer: bool = False) -> Iterator[tuple[PartitionLog, int]]:
-        """Forget expired producers, retire old segments; yields each log and how many of it."""
+        """Expire producers and retire old segments; yields each log and how many of its segments
+        were retired.
+        """
         for key, log in list(self._logs.items()):
             if self._logs.get(key) is not log or log.frozen:
-                continue  # deleted meanwhile, or a worker cuts it
+                continue  # deleted meanwhile, or a worker is truncating it
             retired = 0
             try:
                 log.producers.expire(now_ms)
@@ -280,18 +283,20 @@ class LogManager(LogDirectories):
                 self.directory_failed(error)
             except InvariantError:
                 raise
-            except Exception as error:  # noqa: BLE001 - of this log: retention goes on with the others
+            except Exception as error:  # noqa: BLE001 - one log's fault; continue with the others
                 self.faults.report(key, "retention", error)
             yield log, retired
 
     def take_due_files(self, now_ms: int) -> list[str]:
-        """Files and folders whose delay is over: the caller deletes them with `remove_all`, off the
-        loop.
+        """Files and folders whose deletion delay has passed: the caller deletes them with
+        `remove_all`, off the loop.
         """
         return [path for directory in self.online() for path in directory.take_due(now_ms)]
 
     def delete_due_files(self, now_ms: int) -> int:
-        """Delete what is due here and now. Blocks. Returns how many files and folders."""
+        """Delete the due files and folders in this thread. Blocks. Returns how many were
+        deleted.
+        """
         due = self.take_due_files(now_ms)
         try:
             remove_all(due)
@@ -300,8 +305,8 @@ class LogManager(LogDirectories):
         return len(due)
 
     def logs_to_flush(self, now_ms: int) -> list[PartitionLog]:
-        """Logs with a closed segment not yet synced, or unsynced for flush.ms: flush them off the
-        loop.
+        """Logs with a closed segment that is not synced, or with records unsynced for flush.ms: the
+        caller flushes them off the loop.
         """
         return [
             log
@@ -320,8 +325,8 @@ class LogManager(LogDirectories):
         """Close all logs, write the checkpoints and, last, the clean-shutdown marker; release the
         locks. Blocks.
 
-        clean=False only lets go, as a crash would, and so does a manager whose logs were not all
-        loaded.
+        With clean=False, or if not all logs were loaded, only files and locks are released, as a
+        crash would.
         """
         clean = clean and self._opening.is_complete
         for directory in self.online():

@@ -1,9 +1,9 @@
-"""One partition's log: append, read, flush, truncate, retire. The only door to the files in its
-folder.
+"""One partition's log: append, read, flush, truncate, retire. No other class writes the files in
+its folder.
 
-The state is `state.log_state`, appends are in `appending`; this class adds the other operations.
+The state is in `state.log_state`, appends are in `appending`; this class adds the other operations.
 Neighbours: segments are in `storage`, opening in `recovery`, checks of batches in `validator`,
-rules for producers in `producer`; high watermark and waiting are replication's.
+rules for producers in `producer`; high watermark and waiting are in `replication`.
 
 No method awaits; methods that block for long (open, flush, truncate) say so.
 """
@@ -53,7 +53,7 @@ NO_LIMIT: Final = (1 << 63) - 1
 
 
 class PartitionLog(AppendableLog):
-    """See the module. Made by `open`; fields are LogState's."""
+    """See the module. Create it with `open`; LogState describes the fields."""
 
     __slots__ = ()
 
@@ -74,13 +74,13 @@ class PartitionLog(AppendableLog):
         random: Random | None = None,
         stop: Event | None = None,
     ) -> Self:
-        """Open the folder, made if missing. Without a clean shutdown what is behind recovery_point
-        is recovered.
+        """Open the folder, created if missing. Without a clean shutdown the log is recovered from
+        recovery_point on.
 
-        Blocks. topic_id: written to partition.metadata if that file is missing; the id that the
-        file has is in `topic_id`. Raises LogDirectoryError, CheckpointError (a file of the folder
-        is corrupt), DamagedLogError; RecoveryStopped once another thread has set `stop`.
-        open_files: of the node; None: the log counts its descriptors by itself. random: for
+        Blocks. topic_id: written to partition.metadata if that file is missing; the log's
+        `topic_id` is that of the file. Raises LogDirectoryError, CheckpointError (a file of the
+        folder is corrupt), DamagedLogError; RecoveryStopped once another thread has set `stop`.
+        open_files: that of the node; None: the log has a limit of its own. random: for
         segment.jitter.ms; None: segments roll without jitter.
         """
         is_made = make_directory(directory)
@@ -96,7 +96,7 @@ class PartitionLog(AppendableLog):
         )
         log.topic_id = found_topic_id
         if is_made or not clean_shutdown:
-            # the previous process may not have synced names and small files
+            # the previous process may not have synced the folder and small files
             is_unsynced = found_topic_id is not None and not clean_shutdown
             log.changes.changed(topic_id=is_unsynced, folder=True)
         if found_topic_id is None and topic_id is not None:
@@ -119,14 +119,18 @@ class PartitionLog(AppendableLog):
         return log
 
     def share(self, open_files: OpenFiles, random: Random) -> None:
-        """Use what all logs of the node share from now on. No file of this log may be open."""
+        """Use the resources that all logs of the node share from now on. No file of this log may be
+        open.
+        """
         self.segments.share(open_files, random)
         active = self.segments.active
         active.roll_jitter_ms = self.segments.roll_jitter_ms(self.config)
         active.forget_limits()
 
     def update_config(self, config: LogConfig) -> None:
-        """Take a changed topic configuration; the active segment follows it at the next roll."""
+        """Apply a changed topic configuration; the active segment follows it from the next
+        roll on.
+        """
         self.config = config
         self.segments.active.forget_limits()
         for segment in self.segments:
@@ -139,8 +143,8 @@ class PartitionLog(AppendableLog):
         self.changes.changed(topic_id=True)
 
     def on_high_watermark(self, high_watermark: int) -> int | None:
-        """Replication's high watermark moved: ended transactions below it become stable, segments
-        deletable. Returns the first unstable offset.
+        """Called when the high watermark moved: completed transactions below it become stable,
+        segments become deletable. Returns the first unstable offset.
         """
         self.high_watermark = high_watermark
         producers = self.producers
@@ -152,13 +156,15 @@ class PartitionLog(AppendableLog):
     # -- rolling ----------------------------------------------------------------------------------
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
-        """Close the active segment and begin one at base_offset (not before the log's end). Returns
-        the new one. Blocks.
+        """Close the active segment and create one at base_offset (not below the log end offset).
+        Returns the new segment. Blocks.
         """
         return roll_now(self, now_ms, base_offset or 0)
 
     def begin_roll(self, now_ms: int, base_offset: int) -> Roll:
-        """The roll under way, or a new one. An operation that cannot wait for it settles it."""
+        """The roll in progress, or a new one. An operation that cannot wait for the roll completes
+        it.
+        """
         return begin_roll(self, now_ms, base_offset)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -171,11 +177,10 @@ class PartitionLog(AppendableLog):
         upper_offset: int = NO_LIMIT,
         min_one_batch: bool = True,
     ) -> ReadInfo:
-        """Whole batches from the one that contains fetch_offset on, none of them at or beyond
-        upper_offset.
+        """Whole batches from the one that contains fetch_offset, all of them below upper_offset.
 
-        max_bytes: not exceeded but by a first batch, and by that only with min_one_batch. Batches
-        of one segment. Raises KafkaError(OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE for a damaged file),
+        max_bytes: exceeded only by the first batch, and only with min_one_batch. The batches are of
+        one segment. Raises KafkaError(OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE for a damaged file),
         LogDirectoryError.
         """
         log_end_offset = self.log_end_offset
@@ -189,7 +194,7 @@ class PartitionLog(AppendableLog):
             upper_offset = log_end_offset
         if fetch_offset >= upper_offset:
             if fetch_offset == log_end_offset:
-                # this reader waits at the end: the next append begins here
+                # a reader at the log end: the next append begins here
                 active = self.segments.active
                 active.remember(log_end_offset, active.size)
             return ReadInfo(b"", fetch_offset)
@@ -219,15 +224,15 @@ class PartitionLog(AppendableLog):
         return search_max_timestamp(self.segments)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """As `search_time`, at once: reads and unpacks batches."""
+        """As `search_time`, run to its end in this thread: reads and decompresses batches."""
         return find_now(self.search_time(timestamp_ms))
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """As `search_max_timestamp`, at once."""
+        """As `search_max_timestamp`, run to its end in this thread."""
         return find_now(self.search_max_timestamp())
 
     def earliest(self) -> TimestampOffset:
-        """The log's start, with the leader epoch it was written in (-1 unknown)."""
+        """The log start offset, with the leader epoch of the records there (-1 unknown)."""
         return TimestampOffset(-1, self.log_start_offset, self._epoch_at(self.log_start_offset))
 
     def segment_times(self) -> list[tuple[int, int]]:
@@ -241,14 +246,14 @@ class PartitionLog(AppendableLog):
     # -- flushing ---------------------------------------------------------------------------------
 
     def begin_flush(self, up_to: int | None = None) -> Flush:
-        """What has to be synced so that everything before up_to (default: the end) survives a crash
-        of the machine. Syncs nothing: see `flushing`.
+        """What has to be synced so that records below up_to (default: the log end offset) survive a
+        crash of the machine. Syncs nothing: see `flushing`.
         """
         return begin_flush(self, self.log_end_offset if up_to is None else up_to)
 
     @property
     def is_flush_due(self) -> bool:
-        """A closed segment waits to be flushed, or as many records as flush.messages allows."""
+        """Whether a closed segment is not flushed, or flush.messages records are not."""
         recovery_point = self.recovery_point
         return (
             recovery_point < self.segments.active.base_offset
@@ -256,21 +261,21 @@ class PartitionLog(AppendableLog):
         )
 
     def flush(self, up_to: int | None = None) -> None:
-        """Sync everything before up_to (default: the end). Blocks. Raises LogDirectoryError, and
-        KafkaError if the log is closed.
+        """Sync all records below up_to (default: the log end offset). Blocks. Raises
+        LogDirectoryError, and KafkaError if the log is closed.
         """
         flush_now(self, self.log_end_offset if up_to is None else up_to)
 
-    # -- cutting and retiring ---------------------------------------------------------------------
+    # -- truncating and retiring ------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, now_ms: int = 0) -> bool:
-        """Make offset the log's end; a batch that contains it is removed as a whole. Returns
-        whether anything was cut. Blocks.
+        """Truncate the log to offset; a batch that contains it is removed as a whole. Returns
+        whether any records were removed. Blocks.
         """
         return truncation.truncate_to(self, offset, now_ms=now_ms)
 
     def truncate_fully(self, offset: int, *, now_ms: int = 0) -> None:
-        """Delete all records; the empty log begins at offset. Blocks."""
+        """Delete all records; the empty log starts at offset. Blocks."""
         truncation.truncate_fully(self, offset, now_ms=now_ms)
 
     def begin_cut(
@@ -282,9 +287,9 @@ class PartitionLog(AppendableLog):
         checkpoints: Callable[[], Iterable[Checkpoint]] = tuple,
         then: Callable[[], None],
     ) -> Cut | None:
-        """`truncate_to`, or with is_full `truncate_fully`, for a worker. No job of this log may
-        wait. checkpoints, then: see `Cut`. None, and neither is called, if there is nothing to cut.
-        Raises LogDirectoryError if the log failed before.
+        """`truncate_to`, or with is_full `truncate_fully`, prepared for a worker. The log's queue
+        must be empty. checkpoints, then: see `Cut`. Returns None, and calls neither, if there is
+        nothing to remove. Raises LogDirectoryError if the log failed before.
         """
         if self.failure is not None:
             raise self.failure
@@ -303,14 +308,14 @@ class PartitionLog(AppendableLog):
         return retention.delete_records_before(self, offset)
 
     def delete_old_segments(self, now_ms: int, *, defer: bool = False) -> int:
-        """Remove segments that retention does not keep. Returns how many. See `retention`."""
+        """Remove segments that are due by retention. Returns how many. See `retention`."""
         return retention.delete_old_segments(self, now_ms, defer=defer)
 
     def delete_due_files(self, now_ms: int) -> int:
         """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""
         return self.segments.delete_due_files(now_ms)
 
-    # -- the end ----------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flush and close cleanly; see `closing`. Blocks. Raises LogDirectoryError."""
@@ -319,11 +324,11 @@ class PartitionLog(AppendableLog):
         self.release()
 
     def begin_last_flush(self) -> Flush:
-        """Write what is pending for a clean shutdown. Returns what has to be synced for it."""
+        """Write what a clean shutdown leaves on disk. Returns what has to be synced for it."""
         return begin_last_flush(self)
 
     def release(self) -> None:
-        """Close all descriptors; reads in flight keep theirs."""
+        """Close all file descriptors; reads in progress keep theirs."""
         release(self)
 
     def mark_for_deletion(self, unique: str) -> Path:
@@ -336,8 +341,8 @@ class PartitionLog(AppendableLog):
         )
 
     def mark_as_stray(self, unique: str) -> Path:
-        """Rename the folder to `...-stray`: the metadata does not know this partition; the operator
-        may look at it. Returns the new path.
+        """Rename the folder to `...-stray`: the partition is not in the metadata. The files are
+        kept for the operator. Returns the new path.
         """
         suffix = names.STRAY_SUFFIX
         return rename_folder(
@@ -346,8 +351,8 @@ class PartitionLog(AppendableLog):
 
     def become_current(self, *, now_ms: int) -> Self:
         """Rename the folder from `...-future` to the partition's own name and open it there.
-        Returns the log that replaces this one, which is closed. Syncs nothing; blocks shortly, to
-        read the folder anew.
+        Returns the log that replaces this one, which is closed. Syncs nothing; blocks briefly to
+        load the folder.
         """
         settle_roll(self)
         recovery_point = self.recovery_point
@@ -374,8 +379,8 @@ class PartitionLog(AppendableLog):
         return log
 
     def take_over(self, other: PartitionLog) -> None:
-        """Continue as the other log, which has the same records: take its epochs, producers, start
-        and high watermark.
+        """Take over the epochs, producers, log start offset and high watermark of other, which has
+        the same records.
         """
         if self.log_end_offset != other.log_end_offset:
             raise InvariantError(f"{self} cannot take over {other}")

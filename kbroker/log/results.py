@@ -11,12 +11,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 _NO_ERRORS: Final[tuple[RecordError, ...]] = ()
 _NONE: Final = ErrorCode.NONE
-"""To look a member up in its enum costs ten times as much."""
+"""A constant: looking up an enum member costs ten times as much."""
 
 
 class Appended(NamedTuple):
-    """Batches are in the log. last_offset is inclusive; log_append_time_ms is -1 unless the topic
-    stamps records.
+    """The batches were appended. last_offset is inclusive; log_append_time_ms is -1 unless the
+    topic stamps records.
     """
 
     base_offset: int
@@ -46,16 +46,16 @@ class Appended(NamedTuple):
 
 
 class Duplicate(Appended):
-    """The producer sent this batch before; the offsets are those it has."""
+    """The producer sent this batch before; the offsets are those of the original."""
 
     __slots__ = ()
 
 
 class Refused:
-    """Batches that the producer must not take for written, and why.
+    """Batches that the producer must not consider written, and the reason.
 
-    Offsets are -1, except those of batches that are in the log and lack in-sync replicas
-    (NOT_ENOUGH_REPLICAS_AFTER_APPEND). record_errors: the records that were refused (KIP-467).
+    Offsets are -1, except those of batches that are in the log but lack in-sync replicas
+    (NOT_ENOUGH_REPLICAS_AFTER_APPEND). record_errors: the rejected records (KIP-467).
     """
 
     __slots__ = (
@@ -97,8 +97,8 @@ class Refused:
 
 
 class CheckDue:
-    """Nothing happened: to check these batches takes longer than the loop may be held. A worker
-    calls `appending.check_batches`, and `append_checked` continues.
+    """Nothing was appended: checking these batches would occupy the loop for too long. A worker
+    calls `appending.check_batches`, then `append_checked` continues.
     """
 
     __slots__ = ()
@@ -108,8 +108,8 @@ CHECK_DUE: Final = CheckDue()
 
 
 class FlushDue:
-    """Batches are in the log, and flush.messages is reached: the answer waits until the log is on
-    disk up to their last offset.
+    """The batches were appended, and flush.messages is reached: the response waits until the log is
+    flushed up to their last offset.
     """
 
     __slots__ = ("appended",)
@@ -119,7 +119,9 @@ class FlushDue:
 
 
 class ReadInfo:
-    """Whole batches by reference, b"" for none. end_offset: they hold nothing at or beyond it."""
+    """Whole batches by reference, b"" for none. end_offset: the exclusive upper bound of their
+    offsets.
+    """
 
     __slots__ = ("end_offset", "records")
 

@@ -1,11 +1,12 @@
-"""Searches a log for the first record at or after a time, and for the record with the largest time.
+"""Searches a log for the first record at or after a timestamp, and for the record with the largest
+timestamp.
 
-Indexes and headers lead to a batch that may hold the record; only its records tell. Headers come
-from producers, and appends do not compare them with the records (docs/adr/0002): a header may claim
-a time that no record has, in one batch after another, each of which unpacks to megabytes. A search
-is therefore a generator. It reads headers on the loop, yields None now and then to give the loop a
-turn, and yields a `Candidate` for each batch that has to be read and unpacked, in any thread. The
-caller sends back the record that it found in the batch.
+Indexes and headers lead to a batch that may contain the record; only its records can confirm that.
+Headers come from producers, and appends do not compare them with the records (docs/adr/0002): a
+header may claim a timestamp that no record has, in many batches, each of which decompresses to
+megabytes. A search is therefore a generator. It reads headers on the loop, yields None from time to
+time to let the loop continue, and yields a `Candidate` for each batch that has to be read and
+decompressed, in any thread. The caller sends back the record that it found in the batch.
 
 Between two steps the log may change. A search whose segment was removed starts again.
 """
@@ -26,14 +27,16 @@ from kbroker.protocol.batches.records import Record, iter_unpacked_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 LOOKED_AT_BYTES: Final = 8 * 1024 * 1024
-"""The most that one batch may unpack to, in bytes; of a larger batch only the header is read."""
+"""The largest size in bytes that a batch may decompress to; of a larger batch only the header is
+used.
+"""
 
 HEADERS_PER_STEP: Final = 64
 SEGMENTS_PER_STEP: Final = 8
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by time. leader_epoch: of its batch, -1 unknown."""
+    """A record found by timestamp. leader_epoch: that of its batch, -1 unknown."""
 
     timestamp: int
     offset: int
@@ -41,10 +44,10 @@ class TimestampOffset(NamedTuple):
 
 
 class Candidate:
-    """A batch whose header says that it may hold the record. Read and unpacked by `look`, which any
-    thread may call: it has a range of an open file and numbers, nothing of the log.
+    """A batch whose header says that it may contain the record. `look` reads and decompresses it,
+    in any thread: a candidate has a range of an open file and numbers, but no reference to the log.
 
-    unpacked_bytes: what `look` had to unpack.
+    unpacked_bytes: how many bytes `look` decompressed.
     """
 
     __slots__ = ("_is_largest", "_source", "_start_offset", "_timestamp", "unpacked_bytes")
@@ -60,14 +63,14 @@ class Candidate:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch as it is stored."""
+        """Size of the stored batch in bytes."""
         return self._source.size
 
     def look(self, max_bytes: int) -> TimestampOffset | None:
-        """The record, if the batch holds it.
+        """The record, if the batch contains it.
 
-        Raises KafkaError(MESSAGE_TOO_LARGE) if the batch unpacks to more than max_bytes, KafkaError
-        for a batch that is damaged, OSError.
+        Raises KafkaError(MESSAGE_TOO_LARGE) if the batch decompresses to more than max_bytes,
+        KafkaError for a damaged batch, OSError.
         """
         batch = self._source.read()
         header = read_any_header(batch)
@@ -78,7 +81,9 @@ class Candidate:
         return None
 
     def believe(self) -> TimestampOffset | None:
-        """The answer by the header alone: the reader is sent to the start of the batch."""
+        """The result from the header alone: the base offset of the batch, or its last offset if the
+        base offset is before the start of the search.
+        """
         header = read_any_header(self._source.read(0, BATCH_OVERHEAD * 2))
         for offset in (header.base_offset, header.last_offset):
             if self._is_it(header.max_timestamp, offset):
@@ -108,8 +113,8 @@ class Candidate:
 
 
 Search = Generator[Candidate | None, TimestampOffset | None, TimestampOffset | None]
-"""Yields what to look into, or None for a pause; is sent what was found in it; returns the record,
-or None if there is none.
+"""Yields the batches to look into, or None for a pause; is sent the record found in the batch, or
+None; returns the record, or None if there is none.
 """
 
 
@@ -123,7 +128,7 @@ def search_time(segments: Segments, timestamp: int, start_offset: Callable[[], i
         )
         for segment in segments.at_or_after(segments.base_offsets[first]):
             if not segments.has(segment):
-                break  # begin again
+                break  # start again
             if segment.max_timestamp < timestamp:
                 continue
             begin = start_offset()
@@ -140,7 +145,7 @@ def search_time(segments: Segments, timestamp: int, start_offset: Callable[[], i
 
 
 def search_max_timestamp(segments: Segments) -> Search:
-    """The first record that has the largest timestamp of all."""
+    """The first record that has the largest timestamp of the log."""
     while True:
         yield from _load_timestamps(segments)
         segment = max(segments, key=lambda candidate: candidate.max_timestamp)
@@ -156,7 +161,7 @@ def search_max_timestamp(segments: Segments) -> Search:
 
 
 def find_now(search: Search) -> TimestampOffset | None:
-    """Carry a search out at once, in the caller's thread. Raises as `Candidate.look` does."""
+    """Run a search to its end in the caller's thread. Raises as `Candidate.look` does."""
     found: TimestampOffset | None = None
     while True:
         try:
@@ -168,7 +173,7 @@ def find_now(search: Search) -> TimestampOffset | None:
 
 
 def look_or_believe(candidate: Candidate, max_bytes: int) -> TimestampOffset | None:
-    """Search the batch's records, or believe its header if they unpack to more than max_bytes."""
+    """Search the batch's records, or use its header if they decompress to more than max_bytes."""
     try:
         return candidate.look(max_bytes)
     except KafkaError as error:
@@ -178,9 +183,11 @@ def look_or_believe(candidate: Candidate, max_bytes: int) -> TimestampOffset | N
 
 
 def _load_timestamps(segments: Segments) -> Generator[None, None, None]:
-    """Have the largest timestamp of every segment at hand: a look at an index and a header each."""
+    """Determine the largest timestamp of every segment: each takes a read of an index and a
+    header.
+    """
     loaded = 0
-    # a log may have thousands of closed segments: they are asked once, not for each search
+    # a log may have thousands of closed segments: read once, not for each search
     for segment in [segments.active] if segments.knows_latest_timestamps else list(segments):
         if not segment.knows_max_timestamp and segments.has(segment):
             _ = segment.max_timestamp

@@ -1,8 +1,8 @@
 """Validation of batches before they are appended, and the fields that the broker changes in them.
 
 The leader checks what clients send batch by batch, by header and CRC; records are decoded only
-where Kafka itself would have to refuse or change one of them (see docs/adr/0002). Sequences and
-epochs of producers are checked in producer_state.py, afterwards. Sources: KIP-32, KIP-98, KIP-110,
+where Kafka itself would have to reject or change one of them (see docs/adr/0002). Producer
+sequences and epochs are checked afterwards, in producer_state.py. Sources: KIP-32, KIP-98, KIP-110,
 KIP-390, KIP-467 (errors per record), KIP-937 (timestamp bounds).
 """
 
@@ -36,15 +36,15 @@ from kbroker.protocol.batches.records import iter_records, most_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 BATCHES_SINCE_PRODUCE_VERSION: Final = 3
-"""Earlier requests may hold message sets of magic 0 and 1."""
+"""Earlier Produce versions may carry message sets of magic 0 and 1."""
 ZSTD_SINCE_PRODUCE_VERSION: Final = 7
 SHOWN_RECORD_ERRORS: Final = 3
 MAX_RECORD_ERRORS: Final = 1_000
-"""No more refused records of a batch are looked for; Kafka has no bound, and an entry for each. A
-client gives the others the error of the batch.
+"""The maximum number of rejected records listed for a batch; Kafka has no limit. A client gives the
+remaining records the error of the batch.
 """
 RECORD_ERROR_BYTES: Final = 320
-"""Memory that a refused record takes until its response is encoded."""
+"""Memory that an entry for a rejected record takes until its response is encoded."""
 LOG_APPEND_TIME: Final = "LogAppendTime"
 NO_KEY: Final = "a compacted topic takes no record without a key"
 
@@ -61,7 +61,9 @@ _INT32: Final = struct.Struct(">i")
 
 
 class AppendOrigin(Enum):
-    """Who appends: a client may do less, a replica takes what its leader has."""
+    """The source of a batch: clients have most restrictions; a follower accepts every batch of its
+    leader.
+    """
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -95,7 +97,7 @@ class ValidationConfig(Protocol):
 
 
 class RecordError:
-    """One refused record: its place in the batch, from 0, and why."""
+    """One rejected record: its index in the batch, from 0, and the reason."""
 
     __slots__ = ("batch_index", "code", "message")
 
@@ -109,7 +111,9 @@ class RecordError:
 
 
 class InvalidRecords(KafkaError):
-    """A batch refused for some of its records; the Produce response names them (KIP-467)."""
+    """A batch rejected because of some of its records; the Produce response names them
+    (KIP-467).
+    """
 
     def __init__(self, errors: list[RecordError]) -> None:
         timestamps = any(error.code is ErrorCode.INVALID_TIMESTAMP for error in errors)
@@ -125,9 +129,9 @@ class InvalidRecords(KafkaError):
 class ValidatedBatches:
     """Batches ready to be written. Offsets are inclusive.
 
-    batches: what to write; the caller's own buffer, changed in place, unless a codec had to change.
-    offset_of_max_timestamp: the last offset of the batch that has it. log_append_time_ms: -1 unless
-    the topic stamps records itself.
+    batches: the bytes to write: the caller's own buffer, changed in place, unless the codec had to
+    be changed. offset_of_max_timestamp: the last offset of the batch that has it.
+    log_append_time_ms: -1 unless the topic has LogAppendTime.
     """
 
     __slots__ = (
@@ -154,13 +158,13 @@ class ValidatedBatches:
         last = latest = headers[-1]
         self.last_offset = last_offset = last.base_offset + last.last_offset_delta
         if len(headers) > 1:
-            latest = max(headers, key=_max_timestamp)  # the first of several
+            latest = max(headers, key=_max_timestamp)  # the first of equal ones
             last_offset = latest.last_offset
         self.max_timestamp = latest.max_timestamp
         self.offset_of_max_timestamp = last_offset
 
     def place(self, next_offset: int, leader_epoch: int) -> None:
-        """Move all to the offsets from next_offset on: they were checked before it was known."""
+        """Assign offsets from next_offset on: the batches were checked before it was known."""
         shift = next_offset - self.base_offset
         position = 0
         for header in self.headers:
@@ -192,12 +196,12 @@ def validate_batches(
 ) -> ValidatedBatches:
     """Check batches for an append as leader and give them offsets from next_offset on, in place.
 
-    batches: if read-only, they are copied; a message set of magic 0 or 1 in a Produce request of
-    old becomes one batch first (docs/adr/0011). compacted: every record needs a key.
-    produce_version: of the request, None if there was none. validate_records: decode every record,
-    as Kafka does. Raises InvalidRecords, or KafkaError of CORRUPT_MESSAGE (length, CRC, codec),
+    batches: copied if read-only; a message set of magic 0 or 1, in an old Produce version, is first
+    converted to one batch (docs/adr/0011). compacted: every record needs a key. produce_version:
+    that of the request, None without a Produce request. validate_records: decode every record, as
+    Kafka does. Raises InvalidRecords, or KafkaError of CORRUPT_MESSAGE (length, CRC, codec),
     INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP or
-    UNSUPPORTED_COMPRESSION_TYPE; batches may then be changed in part and are not to be written.
+    UNSUPPORTED_COMPRESSION_TYPE; the batches may then be partly changed and must not be written.
     """
     view = _writable_batches(batches, config, produce_version)
     stamps = config.message_timestamp_type == LOG_APPEND_TIME
@@ -248,8 +252,8 @@ def validate_batches(
 def _writable_batches(
     batches: bytes | bytearray | memoryview, config: ValidationConfig, produce_version: int | None
 ) -> memoryview:
-    """The batches to check: a message set of an old Produce request converted, read-only bytes
-    copied.
+    """The batches to check: a message set of an old Produce version is converted, read-only bytes
+    are copied.
     """
     if (
         produce_version is not None
@@ -267,9 +271,10 @@ def _writable_batches(
 def validate_replicated(
     batches: bytes | bytearray | memoryview, *, next_offset: int
 ) -> ValidatedBatches:
-    """Check batches whose offsets the leader gave: whole, CRC, offsets that rise from next_offset.
+    """Check batches that have the leader's offsets: complete, valid CRC, offsets that ascend from
+    next_offset.
 
-    Gaps are allowed, compaction leaves them. Raises KafkaError(CORRUPT_MESSAGE), and
+    Gaps are allowed, since compaction leaves them. Raises KafkaError(CORRUPT_MESSAGE), and
     KafkaError(OFFSET_OUT_OF_RANGE) for a batch below next_offset.
     """
     view = memoryview(batches)
@@ -301,7 +306,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _checked_header(view: memoryview, position: int, max_message_bytes: int | None) -> BatchHeader:
-    """A header whose batch lies whole in view, is not too large, and has the right CRC."""
+    """The header of a batch that is complete in view, not too large, and has a valid CRC."""
     left = len(view) - position
     if left <= MAGIC_POSITION:
         _refuse(f"{left} bytes are no record batch")
@@ -328,7 +333,7 @@ def _checked_header(view: memoryview, position: int, max_message_bytes: int | No
 
 
 def _checked_message(view: memoryview, position: int) -> BatchHeader:
-    """The header of a message of magic 0 or 1 that a leader has in its log, with a right CRC."""
+    """The header of a message of magic 0 or 1 that a leader has in its log, with a valid CRC."""
     header = read_any_header(view, position)
     if not check_any_crc(view, position, header):
         raise KafkaError(
@@ -338,7 +343,7 @@ def _checked_message(view: memoryview, position: int) -> BatchHeader:
 
 
 def _check_client_batch(header: BatchHeader, produce_version: int | None) -> None:
-    """Refuse batches that a client may not send, by the header alone."""
+    """Reject batches that a client may not send, by the header alone."""
     if header.base_offset != 0:
         _refuse(f"the base offset must be 0, not {header.base_offset}")
     if header.last_offset_delta < 0:
@@ -386,10 +391,11 @@ def _check_records(
     compacted: bool,
     validate_records: bool,
 ) -> bool:
-    """Timestamps by the header where it decides; record by record where it cannot.
+    """Check timestamps by the header where that suffices, else record by record.
 
-    A lower bound of timestamps that lies after 1970 needs each record's own: the header has only
-    the first and the largest. Returns whether the header was wrong and has been mended, in place.
+    A lower bound after 1970 requires the timestamp of each record: the header has only the first
+    and the largest. Returns whether the max timestamp of the header was wrong and has been
+    corrected, in place.
     """
     latest = earliest = None
     if config.message_timestamp_type != LOG_APPEND_TIME:
@@ -432,7 +438,7 @@ def _check_records(
 def _recompressed(
     batch: memoryview, header: BatchHeader, config: ValidationConfig
 ) -> bytearray | None:
-    """The batch in the topic's codec; None if it is in it already."""
+    """The batch in the topic's codec; None if it already has that codec."""
     level = None
     match config.compression_type:
         case "uncompressed":
@@ -451,7 +457,7 @@ def _recompressed(
         return None
     limit = config.max_unpacked_bytes
     if target is Compression.NONE:
-        limit = min(limit, config.max_message_bytes)  # no need to unpack what will be refused
+        limit = min(limit, config.max_message_bytes)  # a larger batch will be rejected
     changed = recompress(batch, header, target, level=level, max_decompressed_bytes=limit)
     if len(changed) > config.max_message_bytes:
         raise KafkaError(

@@ -1,8 +1,8 @@
 """Subscriptions to metrics of clients (KIP-714): settings of the resource CLIENT_METRICS, checked
 and typed (Kafka's ClientMetricsConfigs).
 
-What clients are told of them is in `broker/telemetry/client_telemetry`. A pattern matches a whole
-value; it is one of RE2, Kafka's is one of Java.
+`broker/telemetry/client_telemetry` sends them to clients. A pattern matches a whole value; patterns
+are RE2, in Kafka they are Java's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_INTERVAL_MS: Final = 100
 MAX_INTERVAL_MS: Final = 3_600_000
 
 ALL_METRICS: Final = "*"
-"""In place of prefixes of metrics."""
+"""Used instead of prefixes: all metrics."""
 
 CLIENT_INSTANCE_ID: Final = "client_instance_id"
 CLIENT_ID: Final = "client_id"
@@ -31,8 +31,8 @@ CLIENT_SOURCE_ADDRESS: Final = "client_source_address"
 CLIENT_SOURCE_PORT: Final = "client_source_port"
 
 MAX_PATTERN_CHARACTERS: Final = 250
-"""RE2 takes some milliseconds to compile the worst of such patterns, and half a second for one of
-20 KB. Kafka has no bound.
+"""The maximum length of a pattern. RE2 takes some milliseconds to compile the worst pattern of this
+length, and half a second for one of 20 KB. Kafka has no limit.
 """
 
 ATTRIBUTES: Final = frozenset(
@@ -45,12 +45,12 @@ ATTRIBUTES: Final = frozenset(
         CLIENT_SOURCE_PORT,
     }
 )
-"""What a pattern may look at."""
+"""The client attributes that a pattern can match."""
 
 
 class Subscription(NamedTuple):
-    """metrics: prefixes of names, or `ALL_METRICS`. match: a client has it if each of these
-    attributes of it matches; without any, every client.
+    """metrics: prefixes of names, or `ALL_METRICS`. match: patterns by attribute, all of which must
+    match a client; empty: every client matches.
     """
 
     metrics: tuple[str, ...]
@@ -66,9 +66,7 @@ class Subscription(NamedTuple):
 
 
 def check_subscription(name: str, values: Mapping[str, str]) -> Subscription:
-    """The subscription that these settings make. Raises KafkaError, with Kafka's codes and
-    words.
-    """
+    """The subscription with these settings. Raises KafkaError, with Kafka's codes and texts."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
     for key in values:
@@ -95,7 +93,7 @@ def _items(value: Value) -> tuple[str, ...]:
 
 
 def _matched(text: str) -> tuple[str, Callable[[str], bool]]:
-    """`attribute=pattern`; the last of two for an attribute counts."""
+    """`attribute=pattern`; of two for the same attribute the last is used."""
     parts = text.rstrip("=").split("=")
     name = parts[0].strip()
     if len(parts) != 2 or name not in ATTRIBUTES or len(text) > MAX_PATTERN_CHARACTERS:

@@ -1,8 +1,8 @@
 """Client quotas in the metadata (KIP-546): the types of entities, the keys and their types, and the
 filter of DescribeClientQuotas.
 
-Alterations are decided in `controller/configs/client_quotas`; which quota a client is held to, and
-how, is in `server/quotas`. Source: QuotaConfig and ClientQuotasImage of Kafka 4.3.1.
+`controller/configs/client_quotas` decides alterations; `server/quotas` selects and enforces the
+quota of a client. Source: QuotaConfig and ClientQuotasImage of Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USER_AND_CLIENT_KEYS: Final[Mapping[str, ConfigType]] = {
     REQUEST_PERCENTAGE: ConfigType.DOUBLE,
     CONTROLLER_MUTATION_RATE: ConfigType.DOUBLE,
 }
-"""Quotas of users, client ids and pairs of both."""
+"""Quotas of users, client ids, and pairs of user and client id."""
 
 IP_KEYS: Final[Mapping[str, ConfigType]] = {CONNECTION_CREATION_RATE: ConfigType.INT}
 
@@ -50,8 +50,8 @@ class FilterComponent(NamedTuple):
 
 class QuotaFilter:
     """The filter of a DescribeClientQuotas request: all components must match. strict: the entity
-    has no part of another type. Components are added one by one, since a request may have very
-    many; `add` raises KafkaError, and so does `check` after the last one.
+    must not have a part of another type. Components are added one by one, since a request may have
+    very many; `add` raises KafkaError, and so does `check` after the last one.
     """
 
     __slots__ = ("_exact", "_specified", "_strict")
@@ -87,7 +87,7 @@ class QuotaFilter:
             raise _invalid(f"Unknown match type {match_type}")
 
     def check(self) -> None:
-        """Raises KafkaError(INVALID_REQUEST) for types that no entity has together."""
+        """Raises KafkaError(INVALID_REQUEST) for a combination of types that no entity has."""
         types = self._exact.keys() | self._specified
         if IP in types and len(types) > 1:
             raise _invalid(
@@ -96,7 +96,7 @@ class QuotaFilter:
             )
 
     def matches(self, entity: QuotaEntity) -> bool:
-        """Whether the entity has every part that the filter names."""
+        """Whether the entity has every part of the filter."""
         if self._strict and len(entity) != len(self._exact) + len(self._specified):
             return False
         parts = dict(entity)
@@ -109,7 +109,9 @@ class QuotaFilter:
 def bounds_of(
     quotas: Mapping[QuotaEntity, Mapping[str, float]], key: str
 ) -> dict[QuotaEntity, float | None]:
-    """The quota of that key of each entity, None for an entity without. quotas: as in the image."""
+    """The quota of that key for each entity, None if the entity has none. quotas: as in the
+    image.
+    """
     return {entity: values.get(key) for entity, values in quotas.items()}
 
 

@@ -1,7 +1,8 @@
-"""The cluster as the clients of one listener see it: brokers, leaders and replicas in their reach.
+"""The cluster as clients of one listener see it: brokers, leaders and replicas that are reachable
+through it.
 
-Metadata, DescribeTopicPartitions and DescribeCluster answer from it. A listener's endpoints are
-those with which the brokers are registered.
+Metadata, DescribeTopicPartitions and DescribeCluster use it. The endpoints of a listener are those
+that brokers have registered.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from kbroker.protocol.errors import ErrorCode
 
 
 class ClusterView:
-    """An image for the clients of one listener. reachable: brokers that are not fenced and have an
-    endpoint on the listener, by id.
+    """The view of an image for the clients of one listener. reachable: brokers that are not fenced
+    and have an endpoint on the listener, by id.
     """
 
     __slots__ = ("_offline_dirs", "image", "listener_name", "reachable")
@@ -32,8 +33,8 @@ class ClusterView:
         return broker is not None and self.listener_name in broker.endpoints
 
     def leader_error(self, leader: int, *, listener_errors: bool) -> ErrorCode:
-        """NONE if the leader can be named to the client. listener_errors: whether the client knows
-        LISTENER_NOT_FOUND (Metadata v6).
+        """NONE if the leader can be returned to the client. listener_errors: whether the client
+        knows LISTENER_NOT_FOUND (Metadata v6).
         """
         if self.has_endpoint(leader):
             return ErrorCode.NONE

@@ -1,8 +1,8 @@
-"""A topic's settings in the controller: checking them, their records, and what they come to with
-all defaults.
+"""A topic's settings in the controller: validation, records, and the effective values including all
+defaults.
 
-The keys and their rules are in `kbroker/settings`; what the cluster or a broker sets dynamically
-stands in the image.
+The keys and their rules are in `kbroker/settings`; the dynamic settings of the cluster and of
+brokers are in the image.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from kbroker.settings.topic_configs import validate_topic_configs
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 MAX_VALUE_BYTES: Final = 32_767
-"""Of a value of a ConfigRecord, in UTF-8. Kafka counts characters."""
+"""The maximum size of a value in a ConfigRecord, in UTF-8 bytes. Kafka counts characters."""
 UNCLEAN_LEADER_ELECTION: Final = "unclean.leader.election.enable"
 
 CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 
 
 class StaticConfig(Protocol):
-    """The part of BrokerConfig that is needed here: what the properties file and --override set, as
-    text.
+    """The part of BrokerConfig that is needed here: the values from the properties file and
+    --override, as text.
     """
 
     @property
@@ -39,21 +39,21 @@ class StaticConfig(Protocol):
 
 
 class TopicSettings(NamedTuple):
-    """Where defaults of topics come from."""
+    """The sources of a topic's defaults."""
 
     static: StaticConfig
     node_id: int
 
 
 class EffectiveValue(NamedTuple):
-    """A value and who set it."""
+    """A value and its source."""
 
     value: str | None
     source: ConfigSource
 
 
 def check_value_size(value: str) -> None:
-    """Raises KafkaError(INVALID_CONFIG) for a value that no ConfigRecord holds."""
+    """Raises KafkaError(INVALID_CONFIG) for a value that is too large for a ConfigRecord."""
     if len(value) > MAX_VALUE_BYTES or len(value.encode()) > MAX_VALUE_BYTES:
         message = (
             "The configuration value cannot be added because it exceeds the maximum value "
@@ -65,7 +65,7 @@ def check_value_size(value: str) -> None:
 def validate(configs: Mapping[str, str | None]) -> dict[str, str]:
     """The overrides of a new topic, by name. Raises KafkaError(INVALID_CONFIG)."""
     values: dict[str, str] = {}
-    # of more names than there are keys one is unknown: no need to look at all of a client's 70,000
+    # more names than keys: at least one is unknown, no need to check all of a client's 70,000
     for name in nsmallest(len(TOPIC_KEYS) + 1, configs):
         value = configs[name]
         if value is None:
@@ -82,8 +82,8 @@ def validate(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def config_records(image: MetadataImage, topic: str, values: Mapping[str, str]) -> list[Message]:
-    """The records that set these on a topic. A new min.insync.replicas makes what ELR knew of it
-    void.
+    """The records that set these values on a topic. A changed min.insync.replicas clears the
+    topic's ELR.
     """
     records: list[Message] = [
         ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
@@ -95,8 +95,8 @@ def config_records(image: MetadataImage, topic: str, values: Mapping[str, str]) 
 
 
 def cluster_min_insync_record(settings: TopicSettings) -> ConfigRecord:
-    """With ELR the cluster-wide min.insync.replicas is written down once, so that all controllers
-    agree on it.
+    """With ELR the cluster-wide min.insync.replicas is stored once, so that all controllers use the
+    same value.
     """
     value = settings.static.explicit.get(MIN_INSYNC_REPLICAS, "1")
     return ConfigRecord(
@@ -108,8 +108,8 @@ def effective_value(
     settings: TopicSettings, image: MetadataImage, overrides: Mapping[str, str], name: str
 ) -> EffectiveValue:
     """The effective value of a topic's setting, from the first of: the topic's overrides, the
-    broker, the cluster, the properties file, the built-in default. A value that a broker would not
-    accept, which no broker has looked at before it was stored, does not count.
+    broker, the cluster, the properties file, the built-in default. An invalid value, which may be
+    stored without validation by a broker, is ignored.
     """
     if name in overrides:
         return EffectiveValue(overrides[name], ConfigSource.TOPIC_CONFIG)
@@ -130,8 +130,8 @@ def effective_value(
 def effective_configs(
     settings: TopicSettings, image: MetadataImage, overrides: Mapping[str, str]
 ) -> list[CreatableTopicConfigs]:
-    """Every setting of a topic with its value and source, by name; internal ones only where they
-    are set.
+    """Every setting of a topic with its value and source, by name; internal ones only if they are
+    set.
     """
     entries = []
     for name, key in sorted(TOPIC_KEYS.items()):

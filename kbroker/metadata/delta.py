@@ -1,9 +1,9 @@
-"""The replay of metadata records: collects changes over one image and gives the next one.
+"""The replay of metadata records: collects changes to one image and builds the next one.
 
-Cost: proportional to what the records touch, never to the size of the cluster. A topic's partitions
-are copied once per delta, not once per record. Metadata transactions (KIP-868) are held back here:
-records between BeginTransaction and EndTransaction count together or, after AbortTransaction, not
-at all; an image therefore never shows half of one.
+Cost: proportional to the changed entries, independent of the size of the cluster. A topic's
+partitions are copied once per delta, not once per record. Metadata transactions (KIP-868) are
+buffered here: records between BeginTransaction and EndTransaction are applied together or, after
+AbortTransaction, not at all; an image therefore never has a part of a transaction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _TopicDraft(msgspec.Struct):
 
 
 class _Draft(msgspec.Struct):
-    """What has changed so far; None marks a removed entry."""
+    """The changes so far; None marks a removed entry."""
 
     brokers: dict[int, BrokerRegistration | None] = msgspec.field(default_factory=dict)
     controllers: dict[int, ControllerRegistration] = msgspec.field(default_factory=dict)
@@ -74,7 +74,9 @@ class MetadataDelta:
         return self._transaction is not None
 
     def replay(self, record: Message) -> None:
-        """Take in one record. Raises InvariantError for one that cannot follow what is there."""
+        """Apply one record. Raises InvariantError for a record that contradicts the current
+        state.
+        """
         kind = type(record)
         if kind is records.BeginTransactionRecord:
             if self._transaction is not None:
@@ -93,7 +95,7 @@ class MetadataDelta:
             self._replay_one(record)
 
     def apply(self, *, offset: int, epoch: int) -> MetadataImage:
-        """The image after the replayed records, the last of which stands at `offset`.
+        """The image after the replayed records, the last of which is at `offset`.
 
         Raises InvariantError inside a transaction.
         """
@@ -137,8 +139,8 @@ class MetadataDelta:
         )
 
     def split(self, *, offset: int, epoch: int) -> tuple[MetadataImage, MetadataDelta]:
-        """(image, delta over it): the image has no record of a metadata transaction that is still
-        open; the delta holds these records until the transaction ends. Otherwise as `apply`.
+        """(image, delta based on it): the image has no record of an open metadata transaction; the
+        delta keeps these records until the transaction ends. Otherwise as `apply`.
         """
         held, self._transaction = self._transaction, None
         image = self.apply(offset=offset, epoch=epoch)
@@ -338,8 +340,8 @@ class MetadataDelta:
 
 
 def changed_partition(old: PartitionImage, record: records.PartitionChangeRecord) -> PartitionImage:
-    """The partition after that record. A named leader, also the same one, bumps the leader
-    epoch.
+    """The partition after that record. A leader in the record, even the same one, increments the
+    leader epoch.
     """
     leads = record.leader != LEADER_UNCHANGED
     return PartitionImage(
@@ -389,9 +391,7 @@ def _endpoints(
 def _metric_names(
     image: MetadataImage, topics: Mapping[str, TopicImage | None]
 ) -> dict[str, str | None]:
-    """What changes in `names_by_metric` with those topics; a removed name gives way to a new
-    one.
-    """
+    """The changes of `names_by_metric` for those topics; a new name replaces a removed one."""
     changes: dict[str, str | None] = {}
     for name, topic in topics.items():
         metric = metric_name(name)
@@ -407,7 +407,9 @@ def _metric_names(
 def _merged(
     old: Mapping[Any, Any], changes: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:  # Any: keeps its caller's types
-    """A copy with the changes made, None removing; the old one itself if there are none."""
+    """A copy with the changes made, None removing; the old mapping itself if there are no
+    changes.
+    """
     if not changes:
         return old
     merged = {**old, **changes}

@@ -1,5 +1,6 @@
-"""Features of KIP-584: what this release supports. What a new cluster is finalized at
-stands in `quorum/formatting/bootstrap`."""
+"""Features of KIP-584: what this release supports. `quorum/formatting/bootstrap` has the finalized
+levels of a new cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""What the cluster is: an immutable image of all metadata, and the delta that replays records into
-the next one.
+"""The metadata image: an immutable value with all cluster metadata.
 
-`MetadataDelta.replay` is the only way an image changes, in the controller, on a broker and at a
-restart alike (docs/adr/0005). A new image shares whatever did not change with the old one. Records
-are read here; their bytes are in `records`, the way back from an image to records (for a snapshot)
-is in `snapshot`.
+`MetadataDelta.replay` is the only way to a new image, in the controller, on a broker and at a
+restart alike (docs/adr/0005). A new image shares all unchanged data with the old one. `delta` reads
+decoded records; `records` encodes and decodes them, and `snapshot` converts an image back to
+records.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ ELIGIBLE_LEADER_REPLICAS: Final = "eligible.leader.replicas.version"
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 GROUP_RESOURCE: Final = 32
-"""ConfigResource types as they stand in ConfigRecord. A broker resource named "" is the
-cluster-wide default.
-"""
+"""ConfigResource types in ConfigRecords. A broker resource named "" is the cluster-wide default."""
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -42,7 +39,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a listener is reached. security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3
+    """The address of a listener. security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3
     SASL_SSL.
     """
 
@@ -53,8 +50,8 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True):
-    """A broker as it registered. epoch: offset of the batch its record came in, unique per
-    incarnation.
+    """The registration of a broker. epoch: offset of the batch of its registration record, unique
+    per incarnation.
     """
 
     id: int
@@ -76,8 +73,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
 
 def has_online_directory(broker: BrokerRegistration, directory_id: Uuid) -> bool:
-    """Whether a replica of the broker in that directory can be used, as far as is known: a broker
-    that registered below metadata.version 3.7-IV2 named no directories.
+    """Whether a replica of the broker in that directory can be used, as far as is known: below
+    metadata.version 3.7-IV2 a registration has no directories.
     """
     if directory_id in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
         return True
@@ -87,8 +84,8 @@ def has_online_directory(broker: BrokerRegistration, directory_id: Uuid) -> bool
 
 
 def default_directory(broker: BrokerRegistration | None) -> Uuid:
-    """The directory of a new replica on that broker (None: not registered), as far as it can be
-    known: a broker with several directories chooses one itself and reports it.
+    """The directory of a new replica on that broker (None: not registered), if it is known: a
+    broker with several directories chooses one itself and reports it.
     """
     if broker is None or len(broker.log_dirs) > 1:
         return UNASSIGNED_DIRECTORY
@@ -96,7 +93,7 @@ def default_directory(broker: BrokerRegistration | None) -> Uuid:
 
 
 class ControllerRegistration(msgspec.Struct, frozen=True):
-    """A controller as it registered (KIP-919)."""
+    """The registration of a controller (KIP-919)."""
 
     id: int
     incarnation_id: Uuid
@@ -132,16 +129,16 @@ class PartitionImage(msgspec.Struct, frozen=True):
 
     @property
     def has_preferred_leader(self) -> bool:
-        """Whether the first replica leads."""
+        """Whether the preferred replica leads."""
         return self.leader == self.replicas[0]
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether a reassignment is under way (KIP-455)."""
+        """Whether a reassignment is in progress (KIP-455)."""
         return bool(self.adding or self.removing)
 
     def directory(self, broker_id: int) -> Uuid:
-        """The log directory of that broker's replica, as far as the metadata has it."""
+        """The log directory of that broker's replica according to the metadata."""
         for replica, directory in zip(self.replicas, self.directories, strict=False):
             if replica == broker_id:
                 return directory
@@ -157,12 +154,12 @@ class TopicImage(msgspec.Struct, frozen=True):
 
 
 def metric_name(topic: str) -> str:
-    """The name in a topic's metrics; two topics may not share one."""
+    """The name in a topic's metrics, which two topics may not share."""
     return topic.replace(".", "_")
 
 
 class MetadataImage(msgspec.Struct, frozen=True, eq=False):
-    """All metadata up to and with `offset` of the metadata log (-1: nothing yet). Every mapping is
+    """All metadata up to `offset` (inclusive) of the metadata log; -1 for none. Every mapping is
     read-only.
     """
 
@@ -174,8 +171,8 @@ class MetadataImage(msgspec.Struct, frozen=True, eq=False):
     topics: LayeredMap[str, TopicImage] = msgspec.field(default_factory=LayeredMap)
     topics_by_id: LayeredMap[Uuid, TopicImage] = msgspec.field(default_factory=LayeredMap)
     names_by_metric: LayeredMap[str, str] = msgspec.field(default_factory=LayeredMap)
-    """Names with '.' or '_' by the name of their metrics, in which the two are the same: for
-    collisions. An index of `topics`: images are compared without it.
+    """Topic names with '.' or '_' by the name in their metrics, which does not distinguish the two
+    characters, to detect collisions. An index of `topics`, ignored when images are compared.
     """
     configs: LayeredMap[tuple[int, str], Mapping[str, str]] = msgspec.field(
         default_factory=LayeredMap
@@ -208,15 +205,15 @@ class MetadataImage(msgspec.Struct, frozen=True, eq=False):
     __hash__ = None  # type: ignore[assignment]  # mappings have no hash
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
-        """What was set on the topic itself, defaults not included."""
+        """The topic's own overrides, without defaults."""
         return self.configs.get((TOPIC_RESOURCE, name), _NOTHING)
 
     def group_configs(self, name: str) -> Mapping[str, str]:
-        """What a group has set itself."""
+        """The group's own overrides."""
         return self.configs.get((GROUP_RESOURCE, name), _NOTHING)
 
     def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """What was set dynamically on the broker, or cluster-wide (None)."""
+        """The dynamic settings of the broker, or the cluster-wide ones (None)."""
         name = "" if broker_id is None else str(broker_id)
         return self.configs.get((BROKER_RESOURCE, name), _NOTHING)
 
@@ -226,7 +223,7 @@ class MetadataImage(msgspec.Struct, frozen=True, eq=False):
         return None if image is None else image.partitions.get(partition)
 
     def partition_racks(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """The racks of the replicas of each of a topic's partitions; () if no broker names one."""
+        """The racks of the replicas of each of a topic's partitions; () if no broker has a rack."""
         topic = self.topics.get(name)
         racks = {key: one.rack for key, one in self.brokers.items() if one.rack is not None}
         if topic is None or not racks:

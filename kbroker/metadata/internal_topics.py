@@ -1,4 +1,4 @@
-"""The topics Kafka keeps its own state in: their shape follows from the broker's configuration."""
+"""Kafka's internal topics, with the properties that follow from the broker's configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class IntConfig(Protocol):
 
 
 class InternalTopic(msgspec.Struct, frozen=True):
-    """How to create one."""
+    """The properties for creating an internal topic."""
 
     name: str
     partition_count: int
@@ -31,7 +31,7 @@ class InternalTopic(msgspec.Struct, frozen=True):
     configs: Mapping[str, str]
 
     def creation(self) -> CreateTopicsRequest.CreatableTopic:
-        """The topic as a CreateTopics request has it."""
+        """The topic in the form of a CreateTopics request."""
         return CreateTopicsRequest.CreatableTopic(
             name=self.name,
             num_partitions=self.partition_count,
@@ -44,7 +44,9 @@ class InternalTopic(msgspec.Struct, frozen=True):
 
 
 def internal_topic(name: str, config: IntConfig) -> InternalTopic | None:
-    """How the broker's configuration wants that topic; None for one that is not internal."""
+    """The internal topic of that name according to the broker's configuration; None if there is
+    none.
+    """
     if name == CONSUMER_OFFSETS:
         configs = {
             "compression.type": "producer",
@@ -99,7 +101,7 @@ def _build(
     partition_count: str,
     replication_factor: str,
 ) -> InternalTopic:
-    """partition_count, replication_factor: the broker's settings of them."""
+    """partition_count, replication_factor: the names of the broker's settings."""
     return InternalTopic(
         name,
         partition_count=config.get_int(partition_count),

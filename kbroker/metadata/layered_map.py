@@ -1,4 +1,4 @@
-"""An immutable mapping whose changed copies share most of their entries with it. It keeps changes
+"""An immutable mapping whose changed copies share most of their entries with it. It makes changes
 to an image of 10,000 topics cheap.
 
 A map consists of a large base dict, which is never written after construction, and a small dict of
@@ -82,7 +82,7 @@ class LayeredMap(Mapping[K, V], Generic[K, V]):
             return self._base[key]
         if value is _REMOVED:
             raise KeyError(key)
-        return value  # type: ignore[return-value]  # mypy does not exclude a sentinel
+        return value  # type: ignore[return-value]  # mypy does not narrow a sentinel
 
     def __contains__(self, key: object) -> bool:
         if key in self._changes:

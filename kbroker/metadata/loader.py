@@ -1,9 +1,9 @@
 """The metadata loader: replays committed records of the metadata log into an image and publishes
 every new image (Kafka's MetadataLoader).
 
-Every node of a cluster has one. The records come from whatever reads the metadata log, through
-`snapshot_read` and `committed`; decisions are in `kbroker/controller`, snapshots are written by
-`snapshotter`.
+Every node of a cluster has one. The reader of the metadata log passes the records to
+`snapshot_read` and `committed`; decisions are in `kbroker/controller`, `snapshotter` writes
+snapshots.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from kbroker.model import InvariantError
 logger = logging.getLogger(__name__)
 
 RECORDS_PER_STEP: Final = 64
-"""Records replayed in one step, a millisecond of work. A new topic may have 10,000 of them."""
+"""How many records are replayed in one step: a millisecond of work. A new topic may have 10,000
+records.
+"""
 
 ImageListener = Callable[[MetadataImage, MetadataImage], None]
-"""(old, new): `LayeredMap.changed_keys` of the new image's maps gives the delta between the two."""
+"""(old, new): `LayeredMap.changed_keys` of the new image's maps gives the difference."""
 
 
 class MetadataLoader:
     """The committed metadata of one node.
 
-    loading -> publishing, once (`caught_up`). While loading, records are only collected, since the
-    old states of a log are of no interest. Each committed batch is then published as one image,
-    except that a metadata transaction (KIP-868) is published as a whole when it ends.
+    loading -> publishing, once (`caught_up`). While loading, records are only collected, since
+    intermediate states are not needed. Each committed batch is then published as one image, except
+    that a metadata transaction (KIP-868) is published as a whole when it ends.
 
     image: the newest committed image; that of an empty cluster until `caught_up`.
     """
@@ -59,7 +61,7 @@ class MetadataLoader:
 
     @property
     def last_offset(self) -> int:
-        """The last offset that was replayed, that of a control record too; -1 before the first."""
+        """The last offset that was replayed, including control records; -1 before the first."""
         return self._last_offset
 
     @property
@@ -71,7 +73,7 @@ class MetadataLoader:
         """Call back with (old, new) after each commit, in the order of registration.
 
         A listener that registers after the first publication is called at once with (empty image,
-        present image).
+        current image).
         """
         self._listeners.append(listener)
         if self._is_published:
@@ -107,15 +109,16 @@ class MetadataLoader:
             self._publish()
 
     def caught_up(self) -> None:
-        """The log was read up to its present end: begin to publish.
+        """The log was read up to its current end: start publishing.
 
-        The records of a transaction that has not ended are in no image. The image of a cluster
-        without any feature level, whose bootstrap records are still to be written, is not
-        published.
+        The records of a transaction that has not ended are in no image. An image without feature
+        levels, before the bootstrap records are written, is not published.
         """
         self._is_publishing = True
         if self._delta.in_transaction:
-            logger.warning("Node %d: a metadata transaction has not ended", self._node_id)
+            logger.warning(
+                "Node %d: the metadata log ends inside a metadata transaction", self._node_id
+            )
         old, self.image = self.image, self._next_image()
         if self.image.features:
             self._notify(old)

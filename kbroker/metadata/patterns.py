@@ -1,11 +1,11 @@
-"""Regular expressions by which consumers subscribe and tools list: RE2, as in Kafka, so the time to
-match a name grows with its length only.
+"""Regular expressions for subscriptions of consumers and filters of tools: RE2, as in Kafka, so the
+time to match a name grows with its length only.
 
-What would take long nevertheless is bounded here, Kafka bounds nothing of it. Captures are not
-computed: 1,000 groups in 4 KB took 170 ms for each name. Unicode classes are few, since 8,000 in
-32 KB took a second to compile. The length is bounded, since time to compile grows with its square:
-16 KB of "a?" took 0.17 s. Names that no topic can have match nothing: where the states of a pattern
-do not fit into the memory it may have, each character takes microseconds, and 30,000 took 0.1 s.
+Some costs have limits here, which Kafka does not have. Captures are not computed: 1,000 groups in 4
+KB took 170 ms for each name. The number of Unicode classes is limited, since 8,000 in 32 KB took a
+second to compile. The length is limited, since the compile time grows with its square: 16 KB of
+"a?" took 0.17 s. Names that are too long for a topic never match: if the states of a pattern exceed
+its memory limit, each character takes microseconds, and 30,000 took 0.1 s.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ from typing import Any, Final
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 MAX_PATTERN_CHARACTERS: Final = 4000
-"""Some 20 ms to compile at worst."""
+"""The maximum length of a pattern: some 20 ms to compile at worst."""
 
 MAX_UNICODE_CLASSES: Final = 25
-"""Of a pattern, such as \\pL: a millisecond to compile each."""
+"""The maximum number of Unicode classes in a pattern, such as \\pL: a millisecond to compile
+each.
+"""
 
 MAX_NAME_CHARACTERS: Final = 4096
-"""Of a name that is matched. Topics have 249 at most; transactional ids may have 32,767."""
+"""The maximum length of a name. Topic names have at most 249 characters; transactional ids may have
+32,767.
+"""
 
 CHARACTERS_PER_TURN: Final = 8192
-"""Of names that are matched in one turn of the loop: some 25 ms with the worst pattern."""
+"""How many characters of names are matched in one turn of the loop: some 25 ms with the worst
+pattern.
+"""
 
 MAX_COMPILED_BYTES: Final = 1 << 20
 SHOWN_CHARACTERS: Final = 200
-"""Of a pattern, and of what RE2 says of it, in the message that refuses it."""
+"""The maximum length of a pattern, and of RE2's message, in an error message."""
 
 
 def check_pattern(regex: str) -> None:
@@ -39,17 +45,17 @@ def check_pattern(regex: str) -> None:
 
 
 def matcher(regex: str) -> Callable[[str], bool]:
-    """Whether it matches a name as a whole, which may have up to `MAX_NAME_CHARACTERS`. Raises
-    KafkaError(INVALID_REGULAR_EXPRESSION).
+    """A function that tells whether the pattern matches a whole name of up to
+    `MAX_NAME_CHARACTERS`. Raises KafkaError(INVALID_REGULAR_EXPRESSION).
     """
     pattern = _compiled(regex)
     return lambda name: len(name) <= MAX_NAME_CHARACTERS and pattern.fullmatch(name) is not None
 
 
-@lru_cache(maxsize=8)  # a few hundred characters may hold a megabyte
+@lru_cache(maxsize=8)  # a few hundred characters may take a megabyte
 # Any: re2 comes without types
 def _compiled(regex: str) -> Any:
-    import re2  # type: ignore[import-untyped]  # here: a broker without such subscribers does not load it
+    import re2  # type: ignore[import-untyped]  # here: only loaded when it is used
 
     if len(regex) > MAX_PATTERN_CHARACTERS:
         raise _invalid(regex, f"it is longer than {MAX_PATTERN_CHARACTERS} characters")

@@ -1,5 +1,5 @@
 """Turns a change of the image into orders for this broker: which replicas to host, with which
-leader and settings, and which to remove. `broker/metadata_listener` carries them out.
+leader and settings, and which to remove. `broker/metadata_listener` executes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HostPartition(msgspec.Struct, frozen=True):
     isr: tuple[int, ...]
     config: LogConfig
     directory_id: Uuid = ZERO_UUID
-    """The log directory that the metadata names for the replica; zero: not assigned yet."""
+    """The replica's log directory in the metadata; zero: not assigned yet."""
 
 
 class RemovePartition(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class RemovePartition(msgspec.Struct, frozen=True):
 
 
 class UpdateTopicConfig(msgspec.Struct, frozen=True):
-    """The settings of a topic with replicas here have changed."""
+    """The settings of a topic that has replicas on this broker have changed."""
 
     topic: str
     config: LogConfig

@@ -1,8 +1,8 @@
 """Metadata records as bytes: frame version, record type and record version as unsigned varints,
 then the body.
 
-A record goes out in the version that the finalized metadata.version asks for where Kafka ties the
-two together, and otherwise in the lowest version that can hold it, as Kafka writes it.
+A record is written in the version for the finalized metadata.version where Kafka defines one, and
+otherwise in the lowest version that has its fields, as in Kafka.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _VERSION_STEPS: Final[Mapping[type[Message], tuple[tuple[int, int], ...]]] = {
     metadata_records.PartitionRecord: ((23, 2), (17, 1), (0, 0)),
     metadata_records.PartitionChangeRecord: ((23, 2), (17, 1), (0, 0)),
 }
-"""(metadata.version from which it holds, record version), highest first."""
+"""(lowest metadata.version, record version), highest first."""
 
 DIRECTORIES_VERSION: Final = 2
-"""Of a change of a broker's log directories; if none is left, no other field shows what it is."""
+"""The fields of a change of a broker's log directories; if no directory is left, no other field
+shows what it is.
+"""
 
 
 def record_version(record: Message, metadata_version: int) -> int:
@@ -60,14 +62,14 @@ def encode_record(record: Message, metadata_version: int) -> bytes:
 
 
 def decode_record(data: bytes) -> MetadataRecord:
-    """The record in those bytes. Raises InvariantError for one that is none, or is newer than what
-    is understood here.
+    """The record in those bytes. Raises InvariantError for bytes that are no record, or an unknown
+    version.
     """
     return decode_versioned(data)[0]
 
 
 def decode_versioned(data: bytes) -> tuple[MetadataRecord, int]:
-    """As `decode_record`, with the version the record was written in."""
+    """As `decode_record`, with the version of the record."""
     frame_version, position = _read_varint(data, 0)
     record_type, position = _read_varint(data, position)
     version, position = _read_varint(data, position)

@@ -1,8 +1,7 @@
-"""SCRAM credentials in the metadata (KIP-554): the mechanisms, and the facts that
+"""SCRAM credentials in the metadata (KIP-554): the mechanisms, and the data that
 DescribeUserScramCredentials returns.
 
-Alterations are decided in `controller/configs/scram_credentials`. Source: ScramImage of Kafka
-4.3.1.
+`controller/configs/scram_credentials` decides alterations. Source: ScramImage of Kafka 4.3.1.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ SCRAM_LEVEL: Final = 11
 
 
 class ScramMechanism(NamedTuple):
-    """hash_name: as hashlib knows it."""
+    """hash_name: the name in hashlib."""
 
     name: str
     hash_name: str

@@ -1,5 +1,5 @@
-"""From an image back to records: what a snapshot of the metadata log holds. Replaying them gives
-the same image.
+"""Converts an image back to records: the content of a metadata snapshot. Replaying the records
+results in the same image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from kbroker.protocol.messages.stored.metadata_records import (
 
 
 def image_records(image: MetadataImage) -> Iterator[Message]:
-    """The records of a snapshot, in Kafka's order: what later records rest on comes first."""
+    """The records of a snapshot, in Kafka's order: records come before those that depend on
+    them.
+    """
     for name in sorted(image.features, key=lambda feature: (feature != METADATA_VERSION, feature)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     for broker_id in sorted(image.brokers):

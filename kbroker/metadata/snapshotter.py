@@ -1,7 +1,7 @@
 """The snapshotter: decides when a snapshot of the metadata is due (KIP-630) and encodes the image.
 
-An image is immutable, so it is encoded a few hundred records per turn of the loop while newer ones
-are published. The file is written through the `SnapshotStore` port.
+An image is immutable, so it can be encoded in steps of a few hundred records per turn of the loop
+while newer images are published. The file is written through the `SnapshotStore` port.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ SNAPSHOT_CHUNK_RECORDS: Final = 500
 
 
 class SnapshotStore(Protocol):
-    """Where snapshots are kept."""
+    """Stores snapshots."""
 
     def write(
         self, *, end_offset: int, epoch: int, chunks: Sequence[Sequence[bytes]]
     ) -> Deferred[None]:
-        """Write a snapshot of everything before end_offset; resolves once it is on disk."""
+        """Write a snapshot of all records below end_offset; resolves once it is on disk."""
         ...
 
 
 class Snapshotter:
     """Snapshots of one node's committed metadata.
 
-    image: gives the newest committed image. max_bytes: record bytes between two snapshots.
-    max_interval_ms: at most so long after the first record that no snapshot holds; 0 for no limit.
+    image: returns the newest committed image. max_bytes: record bytes between two snapshots.
+    max_interval_ms: the maximum time after the first record that is not in a snapshot; 0 for no
+    limit.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Snapshotter:
         self._is_active = True
 
     def snapshot_read(self, end_offset: int) -> None:
-        """The newest snapshot on disk. end_offset: exclusive."""
+        """A snapshot was read from disk. end_offset: exclusive."""
         self._snapshot_offset = end_offset - 1
 
     def committed(self, size_bytes: int) -> None:
@@ -90,7 +91,7 @@ class Snapshotter:
             self.write().on_done(lambda _: None, self._report)
 
     def write(self) -> Deferred[None]:
-        """Write a snapshot of the committed image now, unless the newest one holds it already.
+        """Write a snapshot of the committed image now, unless the newest snapshot already has it.
 
         Resolves once it is on disk; while a snapshot is being written, with that one.
         """
@@ -114,7 +115,7 @@ class Snapshotter:
         return idle
 
     def close(self) -> None:
-        """Encode no further; a snapshot that is being made is dropped."""
+        """Stop encoding; a snapshot in progress is dropped."""
         self._is_active = False
         if self._timer is not None:
             self._timer.cancel()
@@ -143,7 +144,9 @@ class Snapshotter:
     def _stored(self, image: MetadataImage) -> None:
         self._snapshot_offset = image.offset
         logger.info(
-            "Node %d: wrote a metadata snapshot up to offset %d", self._node_id, image.offset
+            "Node %d: wrote a metadata snapshot up to offset %d (inclusive)",
+            self._node_id,
+            image.offset,
         )
         written, self._written = self._written, None
         if written is not None:

@@ -1,5 +1,5 @@
-"""Which names a topic may have (Kafka's `Topic.validate`). Whether a name collides with that of
-another topic is decided in `kbroker/controller/partitions/topics`.
+"""Validates topic names (Kafka's `Topic.validate`). `kbroker/controller/partitions/topics` checks
+for collisions with other topics.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_error(name: str) -> str | None:
-    """Why a topic may not have that name, in Kafka's words; None if it may."""
+    """Why the name is invalid, in Kafka's words; None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

@@ -1,8 +1,8 @@
-"""Tries, at the start of `kbroker serve`, the addresses that clients are told to connect to
-(`advertised.listeners`): one that this machine cannot resolve or reach is named in the log. Without
-that a first client retries for minutes, and nothing says why.
+"""Checks, at the start of `kbroker serve`, the addresses that clients are told to connect to
+(`advertised.listeners`), and logs each one that this machine cannot resolve or reach. Without the
+check a client that cannot connect retries for minutes, and no log line shows why.
 
-It is a warning and no more: behind NAT clients may reach an address that the broker cannot.
+It is only a warning: behind NAT clients may reach an address that the broker cannot.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kbroker.settings.sections.listeners import Listener
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
-"""Of the attempt to connect; names are looked up as long as the system does."""
+"""Timeout of a connection attempt; name lookups take as long as the system allows."""
 
 
 def to_try(endpoints: Iterable[Endpoint], bound: Sequence[BoundListener]) -> list[Endpoint]:
-    """The advertised addresses of these listeners that are not just their own. A node that is its
-    whole cluster registers a controller at an address where nothing listens.
+    """The advertised addresses of these listeners that differ from their own. A node that is its
+    whole cluster registers a controller at an address without a listener.
     """
     own = {listener.name: (listener.host, listener.port) for listener in bound}
     return [each for each in endpoints if own.get(each.name) not in (None, (each.host, each.port))]
@@ -44,7 +44,7 @@ def problem_with(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> str | None
     problem = ""
     for family, kind, protocol, _, address in found:
         try:
-            # Also a family that this machine does not have is no more than one address less.
+            # An address family that this machine lacks only means one address less.
             with socket.socket(family, kind, protocol) as attempt:
                 attempt.settimeout(timeout_s)
                 attempt.connect(address)
@@ -64,7 +64,7 @@ def _words(error: Exception) -> str:
 
 
 def try_addresses(endpoints: Sequence[Endpoint]) -> None:
-    """Log the addresses that cannot be used. Blocks."""
+    """Log the unusable addresses. Blocks."""
     for endpoint in endpoints:
         problem = problem_with(endpoint)
         if problem is not None:
@@ -78,8 +78,8 @@ def try_addresses(endpoints: Sequence[Endpoint]) -> None:
 
 
 def try_in_background(endpoints: Sequence[Endpoint]) -> threading.Thread | None:
-    """The same in a thread, for which a stop of the process does not wait: a resolver may take
-    half a minute. None if there is nothing to try.
+    """`try_addresses` in a thread that does not delay a stop of the process: a resolver may take
+    half a minute. None if there are no addresses to check.
     """
     if not endpoints:
         return None

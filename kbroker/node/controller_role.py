@@ -42,12 +42,13 @@ logger = logging.getLogger(__name__)
 
 REGISTRATION: Final = "controller registration"
 REGISTRATION_RETRY_MS: Final = 5_000
-"""For how long one attempt is sent again, as in Kafka; the registrar then makes another."""
+"""How long one registration attempt is retried, as in Kafka; the registrar then makes another."""
 
 
 class ControllerRole:
-    """The controller of one node. service: takes requests while it leads the quorum. endpoints:
-    the advertised controller listeners with their real ports. requests: to the active controller.
+    """The controller of one node. service: handles requests while this node leads the quorum.
+    endpoints: the advertised controller listeners with their real ports. requests: the channel to
+    the active controller.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class ControllerRole:
         log.loader.on_image(self._registrar.on_image)
 
     def services(self, memory: MemoryPool, dynamic: DynamicConfig) -> ControllerServices:
-        """What the handlers of the controller listeners may call. An answer waits for the commit
-        of its records only, not for a broker. dynamic: the settings in force.
+        """The services for handlers of the controller listeners. A response only waits for the
+        commit of its records, not for a broker. dynamic: the effective settings.
         """
         service, loader, driver = self.service, self._log.loader, self._log.driver
         cache = MetadataCache(self._properties.cluster_id, lambda: driver.kraft_version)
@@ -137,7 +138,7 @@ class ControllerRole:
         return services
 
     def _send_registration(self, request: ControllerRegistrationRequest) -> Deferred[None]:
-        """To the active controller: this one, or over the wire."""
+        """Send to the active controller: this one, or another over the wire."""
         if self.service.is_active:
             return self.service.submit(
                 lambda controller, now_ms: controller.register_controller(request)
@@ -151,9 +152,9 @@ class ControllerRole:
         return answer.then(_check_registered)
 
     async def start(self) -> None:
-        """Take part in the quorum, whose log has been started: this controller is the active one
-        with each epoch that this node leads, and otherwise stands by. Returns when the only voter
-        is registered; one of several voters at once.
+        """Join the quorum, whose log has been started: this controller is active in each epoch that
+        this node leads, and otherwise on standby. Returns after the registration if this is the
+        only voter; with several voters at once.
         """
         self._log.on_leadership_gained(self._claim)
         self._registrar.start()
@@ -164,7 +165,7 @@ class ControllerRole:
             await as_future(self.service.submit(lambda controller, _: ControllerResult([], None)))
 
     def _claim(self, epoch: int) -> None:
-        """Become the active controller; write the bootstrap records of a new cluster."""
+        """Become the active controller; append the bootstrap records of a new cluster."""
         service, loader = self.service, self._log.loader
         service.activate(open_transaction=loader.in_transaction)
         self._bootstrapped = Deferred.of(None)
@@ -186,8 +187,10 @@ class ControllerRole:
         self._registrar.start()
 
     def _not_bootstrapped(self, error: KafkaError) -> None:
-        """The next leader writes the records, if this one did not commit them."""
-        logger.warning("Node %d: no bootstrap records: %s", self._properties.node_id, error)
+        """If this leader did not commit the bootstrap records, the next leader will."""
+        logger.warning(
+            "Node %d: bootstrap records were not written: %s", self._properties.node_id, error
+        )
 
     def _check_auto_join(self, _: None) -> None:
         driver = self._log.driver
@@ -201,19 +204,19 @@ class ControllerRole:
             )
 
     def close(self) -> None:
-        """Accept no more requests; those under way are answered until the log is closed."""
+        """Accept no more requests; those in progress are answered until the log is closed."""
         self._watch.close()
         self._registrar.close()
         self.service.close()
 
     def kill(self) -> None:
-        """Send and decide nothing more, as after a crash."""
+        """Stop sending and deciding, as after a crash."""
         self._watch.close()
         self._registrar.close()
         self.service.resign()
 
     def closed(self) -> None:
-        """The log is closed: fail what was not committed."""
+        """The log is closed: fail uncommitted requests."""
         self.service.resign()
 
 
@@ -231,5 +234,7 @@ def _check_registered(response: ControllerRegistrationResponse) -> None:
 
 
 def _unbound_endpoints(config: BrokerConfig) -> dict[str, Endpoint]:
-    """Of a single node without a controller listener; Kafka's readers expect at least one."""
+    """The endpoint of a single node without a controller listener; Kafka's readers expect at least
+    one.
+    """
     return {each.name: Endpoint(each.name, each.host, each.port) for each in own_endpoints(config)}

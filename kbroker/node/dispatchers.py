@@ -1,5 +1,5 @@
-"""The handler tables of a node's listeners, and the way of a broker's requests that the active
-controller answers.
+"""The handler tables of a node's listeners, and the forwarding of a broker's requests to the active
+controller.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 class ControllerDispatchers:
-    """Of one controller. services: called once, with the first table."""
+    """The dispatchers of one controller. services: called once, with the first table."""
 
     def __init__(self, services: Callable[[], ControllerServices]) -> None:
         self._make_services = services
 
     @cached_property
     def services(self) -> ControllerServices:
-        """What their handlers may call."""
+        """The services for their handlers."""
         return self._make_services()
 
     @cached_property
     def forwarded(self) -> Dispatcher[ControllerServices]:
-        """For the requests that brokers forward."""
+        """The dispatcher of requests that brokers forward."""
         handlers = [each for each in controller_apis() if APIS[each.api_key].forwardable]
         return Dispatcher(handlers, self.services, listener=ListenerType.CONTROLLER)
 
     def of_listeners(self) -> Dispatcher[ControllerServices]:
-        """For the connections of controller listeners."""
+        """The dispatcher of connections to controller listeners."""
         from kbroker.server.handlers.cluster.envelope import envelope_handler
 
         return Dispatcher(
@@ -60,8 +60,9 @@ def broker_dispatcher(
     *,
     handlers: Sequence[ApiHandler[Services]] | None = None,
 ) -> Dispatcher[Services]:
-    """For the connections of a broker. controllers: those of a node that is its whole cluster; any
-    other broker forwards to the active controller over the wire. handlers: in place of all.
+    """The dispatcher of connections to a broker. controllers: those of a node that is its whole
+    cluster; any other broker forwards to the active controller over the wire. handlers: replaces
+    the default handlers.
     """
     own: Sequence[RegisteredApi[Services]] = (
         (broker_apis() + ([] if services.telemetry is None else telemetry_apis()))

@@ -1,9 +1,10 @@
-"""Builds a node's part in the metadata quorum, whatever its roles: the quorum driver, the loader
-that replays what it commits, and the snapshotter.
+"""Builds a node's metadata log, for any roles: the quorum driver, the loader that replays committed
+records, and the snapshotter.
 
-A committed batch may hold the 10,000 partitions of a new topic, whose replay takes 0.1 s, so
-batches are replayed in slices of the loop, one after the other. The listeners of `MetadataLog`
-are told of a batch, and of leadership gained or lost, once the loader has everything before it.
+A committed batch may have the 10,000 partitions of a new topic, whose replay takes 0.1 s, so
+batches are replayed in slices of the loop, one after the other. The listeners of `MetadataLog` are
+notified of a batch, and of leadership gained or lost, once the loader has replayed everything
+before.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ class MetadataLog:
         clock: Callable[[], float] = time.monotonic,
         endpoints: Iterable[Endpoint] = (),
     ) -> None:
-        """endpoints: this node's controller listeners as other nodes reach them."""
+        """endpoints: this node's controller listeners with the addresses for other nodes."""
         self._directory = config.metadata_log_dir
         self._timers = timers
         self._clock = clock
-        self._replay = TimeSlices(None)  # until the start is over the node does nothing else
+        self._replay = TimeSlices(None)  # the node does nothing else during its start
         self._listeners: list[CommitListener] = []
         self._gained_listeners: list[Callable[[int], None]] = []
         self._lost_listeners: list[Callable[[], None]] = []
         self.led_epoch: int | None = None
-        """The epoch that this node leads and has replayed everything before; None if it does not
-        lead.
+        """The epoch that this node leads, once everything before it is replayed; None if it does
+        not lead.
         """
         self.caught_up: Deferred[None] = Deferred()
-        """Resolves when the loader begins to publish."""
+        """Resolves when the loader starts publishing."""
         self.driver = driver = QuorumDriver.from_config(
             config,
             properties=properties,
@@ -86,22 +87,22 @@ class MetadataLog:
 
     def on_leadership_gained(self, callback: Callable[[int], None]) -> None:
         """Call back with each epoch that this node leads, once everything before it is in the
-        loader's image; at once if this is so already.
+        loader's image; at once if that is already the case.
         """
         self._gained_listeners.append(callback)
         if self.led_epoch is not None:
             callback(self.led_epoch)
 
     def on_leadership_lost(self, callback: Callable[[], None]) -> None:
-        """Call back when this node leads no longer, or its log can no longer be written: after the
-        listeners of every batch that it saw committed.
+        """Call back when this node does not lead any more, or cannot write its log: after the
+        listeners were notified of every batch that it saw committed.
         """
         self._lost_listeners.append(callback)
 
     async def start(self) -> None:
-        """Open the log and replay it. The only voter has the committed image then; any other node
-        when `caught_up` resolves, since a leader has to say what is committed. Raises StartupError
-        for a log that cannot be read.
+        """Open the log and replay it. If this is the only voter the committed image is then
+        complete; otherwise it is when `caught_up` resolves, since only the leader knows the high
+        watermark. Raises StartupError for a log that cannot be read.
         """
         try:
             await as_future(self.driver.start())
@@ -114,19 +115,19 @@ class MetadataLog:
         self._replay = TimeSlices(self._timers, clock=self._clock)
 
     def _publish(self) -> None:
-        """The log was replayed up to what is known to be committed: later commits are news."""
+        """Called when the log was replayed up to the known high watermark: publish from now on."""
         self.loader.caught_up()
         self.snapshotter.activate()
         self.caught_up.resolve(None)
 
     async def stop(self) -> None:
-        """Commit what was proposed, close the log, replay what was committed."""
+        """Commit the proposed records, close the log, replay the committed records."""
         self.snapshotter.close()
         await as_future(self.driver.stop())
         self._replay.finish()
 
     def kill(self) -> None:
-        """Write no further snapshot and replay nothing more, as after a crash."""
+        """Stop writing snapshots and replaying, as after a crash."""
         self._replay.close()
         self.snapshotter.close()
         self.driver.kill()
@@ -145,7 +146,7 @@ class MetadataLog:
 
     def _tell_gained(self, epoch: int) -> None:
         if not self.driver.is_leader or self.driver.epoch != epoch:
-            return  # lost while what is before it was replayed
+            return  # leadership was lost during the replay
         self.led_epoch = epoch
         for listener in self._gained_listeners:
             listener(epoch)
@@ -174,7 +175,7 @@ class MetadataLog:
         try:
             yield from self.loader.committed(base_offset, epoch, records)
         except InvariantError:
-            self._replay.close()  # no later batch is replayed, no proposal answered
+            self._replay.close()  # replay no later batch, answer no proposal
             raise
 
     def _replayed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
@@ -187,7 +188,7 @@ class MetadataLog:
 
 
 class _QuorumSnapshots:
-    """The snapshotter's store: snapshots beside the quorum's log."""
+    """The snapshotter's store: snapshots in the quorum's directory."""
 
     def __init__(self, driver: QuorumDriver) -> None:
         self._driver = driver
@@ -195,12 +196,14 @@ class _QuorumSnapshots:
     def write(
         self, *, end_offset: int, epoch: int, chunks: Sequence[Sequence[bytes]]
     ) -> Deferred[None]:
-        """Write in a thread, then delete what the retention of snapshots does not keep."""
+        """Write in a thread, then delete snapshots by retention."""
         return self._driver.write_snapshot(end_offset=end_offset, epoch=epoch, chunks=chunks)
 
 
 def _open_transport(node_id: int, timers: Timers, random: Random) -> Transport:
-    """The way to the other nodes of the quorum. A node that is the quorum imports none of it."""
+    """The transport to the other nodes of the quorum. Imported here: a node that is the only voter
+    does not need it.
+    """
     from kbroker.client.channel.asyncio_streams import AsyncioStreams
     from kbroker.client.channel.channel import Channel
     from kbroker.node.join_refusals import JoinRefusals

@@ -1,7 +1,7 @@
-"""Builds what `kbroker.metrics.listener` serves: metrics, health and readiness of one node.
+"""Builds the endpoint of `kbroker.metrics.listener`: metrics, health and readiness of one node.
 
-The endpoint listens from early in the start on, so that a probe sees a long recovery as a node that
-works and is not ready. It asks for the parts of the node each time, since they are built meanwhile.
+The endpoint starts early, so that during a long recovery a probe sees a node that is alive and not
+ready. It looks up the components of the node at each request, since they are built meanwhile.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ MAX_SERIES: Final = "kbroker.metrics.max.series"
 
 
 class NodeMonitoring:
-    """A `MonitoredNode`, and its endpoint. failure: why the node must stop. log, role: None until
-    they are built. is_active_controller: None on a node that is no controller. Loop thread only.
+    """A `MonitoredNode`, and its endpoint. failure: the error because of which the node must stop.
+    log, role: None until they are built. is_active_controller: None on a node that is no
+    controller. Loop thread only.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class NodeMonitoring:
         self._endpoint.close()
 
     def add_listeners(self, dispatcher: Dispatcher[Any], shared: ConnectionShared) -> None:
-        """Listeners of either type that are about to open; their requests are timed from now on."""
+        """Add listeners that are about to open; their requests are measured from now on."""
         dispatcher.times = {}
         self._sources.listeners.append(OpenListeners(dispatcher, shared))
 
-    # what the endpoint asks
+    # called by the endpoint
 
     def metrics(self) -> Iterator[str]:
         """See `MonitoredNode`."""

@@ -1,13 +1,13 @@
 """The composition root: builds a node from its settings, starts it and stops it in order.
 
-Start: bind the listeners (`servers`; their real ports are registered), lock and perhaps format the
-log directories, accept connections of controller listeners, replay the metadata log
-(`metadata_log`), take part in the quorum (`controller_role`); on a broker also register, catch up
-with the metadata, open the logs, unfence and host partitions (`broker_role`), then accept
-connections of clients. Stop: controlled shutdown, accept no connections, read no requests, send
-what is answered, close the roles and the metadata log, flush the logs, write checkpoints and the
+Start: bind the listeners (`servers`; their real ports are registered), lock the log directories and
+format them if necessary, accept connections of controller listeners, replay the metadata log
+(`metadata_log`), join the quorum (`controller_role`); on a broker also register, catch up with the
+metadata, open the logs, unfence and host partitions (`broker_role`), then accept connections of
+clients. Stop: controlled shutdown, accept no connections, read no requests, send the pending
+responses, close the roles and the metadata log, flush the logs, write checkpoints and the
 clean-shutdown marker. A node that is its whole cluster stops reading first, since no other broker
-could take over: its controlled shutdown answers every waiting request.
+can take over: its controlled shutdown completes every waiting request.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 3.0
-"""How long a stop waits for responses to leave."""
+"""How long a stop waits until responses are sent."""
 
 
 class Broker:
-    """One node on the running loop, to whose thread all of it belongs: a broker, a controller, or
-    both, as process.roles says.
+    """One node on the running loop, whose thread owns all of its state: a broker, a controller, or
+    both, by process.roles.
     """
 
     def __init__(
@@ -99,7 +99,9 @@ class Broker:
 
     @property
     def metadata(self) -> MetadataLoader:
-        """The committed metadata of this node, which may be ahead of what clients are told."""
+        """The committed metadata of this node, which may be newer than the metadata that clients
+        see.
+        """
         if self._log is None:
             raise InvariantError("the broker has not started")
         return self._log.loader
@@ -127,14 +129,16 @@ class Broker:
         return self.failure or InvariantError("failed without a reason")
 
     def fail(self, error: BaseException) -> None:
-        """Something after which the broker must stop: a broken invariant, a metadata log that
+        """Stop the broker because of a fatal error: a broken invariant, or a metadata log that
         cannot be written.
         """
         if self.failure is None:
             self.failure = error
             is_fault_of_disk = isinstance(error, LogDirectoryError)
             logger.critical(
-                "the broker cannot go on: %s", error, exc_info=None if is_fault_of_disk else error
+                "fatal error, stopping the broker: %s",
+                error,
+                exc_info=None if is_fault_of_disk else error,
             )
             self._failed.set()
 
@@ -228,7 +232,7 @@ class Broker:
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
 
     def _follow_settings(self, log: MetadataLog, servers: NodeServers, logs: LogManager) -> None:
-        """Bring settings of the metadata into force, before any other listener looks at them."""
+        """Apply the settings of the metadata before any other listener reads them."""
         log.loader.on_image(self.dynamic.on_image)
         self.dynamic.follow(lambda _, now: servers.reconfigure(now))
         self.dynamic.follow(lambda _, now: logs.reconfigure(now))
@@ -271,8 +275,8 @@ class Broker:
         when_applied: Callable[[], Deferred[None]],
     ) -> BrokerChannel:
         """A node that is its whole cluster calls its controller in the process. Any other broker
-        asks the active controller over the wire, also while that is its own node; only that one
-        imports the requests for it.
+        sends requests to the active controller over the wire, even if that is in the same node;
+        only then are the requests imported.
         """
         if self.config.is_whole_cluster and self._controller is not None:
             return LocalControllerChannel(self._controller.service, when_applied=when_applied)
@@ -288,7 +292,9 @@ class Broker:
     async def _open_controller(
         self, servers: NodeServers, controllers: ControllerDispatchers
     ) -> None:
-        """Other nodes may ask this controller before it knows who leads."""
+        """Open the controller's listeners early: other nodes may send requests before this node
+        knows the leader.
+        """
         dispatcher = controllers.of_listeners()
         shared = servers.shared(dispatcher)
         enforce_client_quotas(controllers.services, self.metadata, dispatcher, shared)
@@ -319,7 +325,7 @@ class Broker:
             self._role.give_back_memory()
 
     async def _serve_monitoring(self, logs: LogManager) -> None:
-        """Serve metrics and health if that is configured; only then is any of it imported."""
+        """Serve metrics and health if configured; imported only then."""
         if not self.config.get_string("kbroker.metrics.listener"):
             return
         from kbroker.node.monitoring import NodeMonitoring
@@ -365,7 +371,7 @@ class Broker:
         self._stopped = True
         logger.info("stopping")
         if not self.config.is_whole_cluster:
-            await self._leave_cluster()  # other brokers take over while this one still serves
+            await self._leave_cluster()  # other brokers take over while this broker still serves
         self._stop_accepting()
         if self._servers is not None:
             self._servers.stop_reading()
@@ -409,9 +415,9 @@ class Broker:
         self.resources.close()
 
     async def _release(self) -> None:
-        """Close what is open, in the reverse order of the start; clean unless the broker failed.
-        The first caller begins it, every caller waits until all is closed; a cancelled caller does
-        not interrupt it.
+        """Close everything that is open, in the reverse order of the start; cleanly unless the
+        broker failed. The first caller starts it, every caller waits until everything is closed; a
+        cancelled caller does not interrupt it.
         """
         if self._releasing is None:
             self._releasing = asyncio.ensure_future(self._close_all())
@@ -435,16 +441,16 @@ class Broker:
             self._controller.closed()
         if self._logs is not None:
             logs, self._logs = self._logs, None
-            if broker_epoch == NO_BROKER_EPOCH:  # not registered: the next start gets the epoch
-                broker_epoch = logs.previous_broker_epoch  # that this one got
+            if broker_epoch == NO_BROKER_EPOCH:  # not registered: write the epoch of the previous
+                broker_epoch = logs.previous_broker_epoch  # shutdown again
             close = partial(logs.close, clean=self.failure is None, broker_epoch=broker_epoch)
             await asyncio.get_running_loop().run_in_executor(self.resources.workers, close)
         self.resources.close()
 
 
 def _check_voters(config: BrokerConfig, voter_ids: Sequence[int]) -> None:
-    """The settings say that this node is the only voter. Raises StartupError if the log has
-    other voters.
+    """Check that this node is the only voter, as the settings say. Raises StartupError if the log
+    has other voters.
     """
     if tuple(voter_ids) != (config.node_id,):
         raise StartupError(

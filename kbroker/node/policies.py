@@ -1,4 +1,4 @@
-"""Imports the policies that the settings name (`controller/policies`)."""
+"""Imports the policies of the settings (`controller/policies`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ALTER_CONFIG: Final = "alter.config.policy.class.name"
 
 
 def load_policies(config: BrokerConfig) -> Policies:
-    """Those of a node. Raises StartupError for one that cannot be imported or made: a node without
-    it would let pass what it should refuse.
+    """The policies of a node. Raises StartupError for one that cannot be imported or created:
+    without it a node would accept requests that it should reject.
     """
     return Policies(_load(config, CREATE_TOPIC), _load(config, ALTER_CONFIG))
 
 
-# Any: the operator's class; `Policies` says what it has to have
+# Any: the operator's class; `Policies` has its interface
 def _load(config: BrokerConfig, key: str) -> Any:
     text = config.get_optional_string(key)
     if not text:
@@ -30,8 +30,8 @@ def _load(config: BrokerConfig, key: str) -> Any:
 
 # Any: as above
 def load_class(config: BrokerConfig, key: str, text: str, *, method: str) -> Any:
-    """An object of the class `module:Class` that a setting names; `configure` is called with the
-    properties of the broker. method: what it must have. Raises StartupError.
+    """An instance of the class `module:Class` in a setting; `configure` is called with the broker's
+    properties. method: a method that it must have. Raises StartupError.
     """
     module_name, colon, class_name = text.partition(":")
     where = f"{config.source}: {key}={text}"

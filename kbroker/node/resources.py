@@ -1,9 +1,9 @@
-"""What the parts of one node share and no other node of the process has.
+"""Resources that the components of one node share, separate for each node of a process.
 
-A process may run several nodes, each on a thread of its own or all on one. So nothing of this is a
-module global: `node` makes one `NodeResources` per node and passes its members to the constructors
-that need them. What belongs to the process by nature (signal handlers, the garbage collector's
-thresholds, the limit of open files) is set by `run` only.
+A process may run several nodes, each on its own thread or all on one. So there are no module
+globals: `node` creates one `NodeResources` per node and passes its members to the constructors that
+need them. Only `run` sets properties of the process itself (signal handlers, the garbage
+collector's thresholds, the limit on open files).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.network import INDEX_SHARE, MEMORY_LIMIT
 
 WORKER_THREADS: Final = 4
-"""Threads for what requests have to wait for: reads that are not in the page cache, conversions
+"""Threads for operations that requests wait for: reads that are not in the page cache, conversions
 (docs/adr/0007).
 """
 
@@ -34,12 +34,12 @@ Clock = Callable[[], float]
 
 
 class NodeResources:
-    """random: for everything the node draws, on its loop thread; a fixed seed makes a test
-    repeatable. open_files: bounds the open segments of the node's partitions and the memory of
+    """random: for all random choices of the node, on its loop thread; a fixed seed makes a test
+    repeatable. open_files: limits the open segments of the node's partitions and the memory of
     their indexes. page_cache: tells whether sendfile would wait for the disk. workers: threads for
-    what requests have to wait for. clock: in seconds, of work that is cut into slices.
-    stall_clocks: monotonic time and CPU of the loop's thread, in seconds. bind: makes the sockets
-    of listeners. A simulated node has others of these (`kbroker/simulation`).
+    operations that requests wait for. clock: in seconds, for work that is sliced. stall_clocks:
+    monotonic time and CPU time of the loop's thread, in seconds. bind: creates the sockets of
+    listeners. A simulated node replaces some of these (`kbroker/simulation`).
 
     max_open_files: how many segments keep their file open; None for half of the process's limit.
     """
@@ -81,20 +81,18 @@ class NodeResources:
         return LoopTimers(asyncio.get_running_loop())
 
     def offload(self, name: str, threads: int) -> ClosableOffload:
-        """An Offload with threads of its own (`ports.OffloadFactory`), started when they are
-        needed.
-        """
+        """An Offload with its own threads (`ports.OffloadFactory`), which are started on demand."""
         executor = self.threads(name, threads)
         self._offloads.append(executor)
         return ExecutorOffload(executor)
 
     def threads(self, name: str, count: int) -> Executor:
-        """A pool of named threads (`ports.ThreadPools`); each pool of the node is made here."""
+        """A pool of named threads (`ports.ThreadPools`); all pools of the node are created here."""
         return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{self._node_id}-{name}")
 
     def close(self) -> None:
-        """Let the threads end once they have done what was given to them. Does not wait for them.
-        Can be called more than once.
+        """Let the threads end after the submitted work. Does not wait for them. Can be called more
+        than once.
         """
         for executor in (self.workers, *self._offloads):
             executor.shutdown(wait=False)

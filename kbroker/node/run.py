@@ -1,7 +1,7 @@
 """`kbroker serve`: a broker until SIGTERM or SIGINT. A second signal stops at once.
 
-uvloop where it is installed, asyncio's own loop elsewhere. A mistake of the user is one line and
-exit code 1.
+Uses uvloop if installed, otherwise asyncio's own loop. A configuration error is one line and exit
+code 1.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ logger = logging.getLogger(__name__)
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s [node {node_id}] %(name)s: %(message)s"
 SWITCH_SECONDS: Final = 0.0005
-"""How long a worker that computes may hold the interpreter while the loop waits for it: Python's 5
-ms would be added to each of the loop's system calls, all of which release it.
+"""How long a computing worker may hold the interpreter while the loop waits for it: with Python's 5
+ms each of the loop's system calls, which all release it, could take 5 ms longer.
 """
 
 ROOM_FOR_FILES: Final = 16_384
-"""Descriptors the kernel makes room for at the start (8 bytes of its memory each)."""
+"""The number of descriptors for which the kernel allocates its table at the start (8 bytes
+each).
+"""
 
 STOP_AT_ONCE: Final = 130
 """Exit code after a second signal: the stop was not clean."""
@@ -73,8 +75,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def configure_logging(node_id: int, level: int, *, is_json: bool = False) -> None:
-    """Lines to standard error, the node in each, whatever text of a client is in them. Leaves a
-    root logger alone that has handlers already.
+    """Log to standard error, with the node in each line and with clients' text escaped. A root
+    logger that already has handlers is not changed.
     """
     handler = logging.StreamHandler()
     plain = LineFormatter(LOG_FORMAT.format(node_id=node_id))
@@ -83,8 +85,8 @@ def configure_logging(node_id: int, level: int, *, is_json: bool = False) -> Non
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files as the system allows: a partition needs up to four, a
-    connection up to two.
+    """Raise the limit on open files to the maximum that the system allows: a partition needs up to
+    four, a connection up to two.
     """
     try:
         import resource
@@ -95,13 +97,13 @@ def raise_file_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError) as error:
-            logger.debug("the limit of open files stays at %d: %s", soft, error)
+            logger.debug("the limit on open files stays at %d: %s", soft, error)
     _grow_descriptor_table(min(hard, ROOM_FOR_FILES) if hard > 0 else ROOM_FOR_FILES)
 
 
 def _grow_descriptor_table(room: int) -> None:
-    """Let Linux make its table of descriptors now: once there are threads, each doubling waits for
-    all CPUs (11 ms were seen), in the open or accept that needs it.
+    """Let Linux allocate its table of descriptors now: once there are threads, each doubling waits
+    for all CPUs (up to 11 ms in measurements), in the open or accept that needs it.
     """
     if sys.platform == "win32":
         return
@@ -109,7 +111,7 @@ def _grow_descriptor_table(room: int) -> None:
     try:
         os.close(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, room - 1))
     except OSError as error:
-        logger.debug("no room for %d descriptors yet: %s", room, error)
+        logger.debug("cannot allocate %d descriptors in advance: %s", room, error)
     finally:
         os.close(fd)
 
@@ -149,7 +151,7 @@ async def _serve(
         starting.cancel()
         await _or_at_once(starting, at_once)
         if not starting.cancelled() and (error := starting.exception()) is not None:
-            logger.warning("the start ended with: %s", error)
+            logger.warning("the start failed while stopping: %s", error)
     failed.cancel()
     stop = asyncio.ensure_future(broker.stop())
     await _or_at_once(stop, at_once)
@@ -166,8 +168,8 @@ def _log_line(line: str) -> None:
 
 
 def _announce(broker: Broker, say: Callable[[str], None]) -> None:
-    """Say where each listener is and its advertised address; log that clients are not
-    authenticated, and advertised addresses that are of no use.
+    """Print where each listener is and its advertised address; log that clients are not
+    authenticated, and unusable advertised addresses.
     """
     image, node_id = broker.metadata.image, broker.config.node_id
     told: dict[str, Endpoint] = {}
@@ -201,7 +203,7 @@ async def _or_at_once(task: asyncio.Future[None], at_once: asyncio.Event) -> Non
     hurried.cancel()
     if not task.done():
         logging.shutdown()
-        os._exit(STOP_AT_ONCE)  # not even for what is being flushed; the next start recovers
+        os._exit(STOP_AT_ONCE)  # does not wait for flushes; the next start recovers
 
 
 def _handle_signals(on_signal: Callable[[], None]) -> None:

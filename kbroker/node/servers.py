@@ -1,6 +1,6 @@
-"""The listeners of a node and their connections. All are bound before anything else, since real
-ports are registered; those of controllers and those of brokers are opened apart, each with a
-dispatcher of its own.
+"""The listeners of a node and their connections. All listeners are bound first, since their real
+ports are registered; those of controllers and those of brokers are opened separately, each with its
+own dispatcher.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from kbroker.settings.views.network import (
 logger = logging.getLogger(__name__)
 
 MIN_BACKLOG: Final = 1024
-"""Backlog unless configured. The loop accepts connections between requests, so the backlog must
-hold a burst of clients: one that finds no room retries a second later.
+"""The default backlog. The loop accepts connections between requests, so the backlog must hold a
+burst of clients: a client that finds it full retries a second later.
 """
 
 SWEEP_SECONDS: Final = 5.0
 PRESSED_SWEEP_SECONDS: Final = 1.0
-"""Interval of sweeps while connections wait for memory."""
+"""The interval of sweeps while connections wait for memory."""
 
 
 def _ignore(value: object) -> None:
@@ -57,9 +57,9 @@ def _close_bound(binding: asyncio.Future[ListenerServer]) -> None:
 
 
 class NodeServers:
-    """The listeners of one node. The limits of connections, requests, descriptors and memory hold
-    for all of them together. budget: of requests in progress. rates: of new connections. on_fatal:
-    told of a broken invariant. Loop thread only.
+    """The listeners of one node. The limits on connections, requests, descriptors and memory apply
+    to all of them together. budget: for requests in progress. rates: of new connections. on_fatal:
+    called for a broken invariant. Loop thread only.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class NodeServers:
         self._controllers = frozenset(listener.name for listener in config.controller_listeners)
         self._wanted = config.listeners
         self._clients: ConnectionShared | None = None
-        """Of the listeners of brokers, once these are open."""
+        """The shared state of the broker's listeners, once these are open."""
         self._changing: asyncio.Future[None] | None = None
         try:
             for listener in (*config.listeners, *config.controller_listeners):
@@ -107,8 +107,8 @@ class NodeServers:
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the node runs: limits of connections, and
-        the listeners of a broker.
+        """Apply the settings that may change while the node runs: connection limits, and the
+        listeners of a broker.
         """
         before, self._network = self._network, NetworkConfig.from_broker(config)
         network = self._network
@@ -131,16 +131,18 @@ class NodeServers:
     def _resolve_overrides(
         self, loop: asyncio.AbstractEventLoop, overrides: Mapping[str, int]
     ) -> None:
-        """In a thread: names of hosts are looked up."""
+        """Runs in a thread, because host names are looked up."""
         try:
             resolved = resolve_overrides(overrides)
         except StartupError as error:
-            logger.error("node %d: %s; the limits stay as they are", self._config.node_id, error)
+            logger.error(
+                "node %d: %s; the connection limits are unchanged", self._config.node_id, error
+            )
             return
         loop.call_soon_threadsafe(self._use_overrides, overrides, resolved)
 
     def _use_overrides(self, wanted: Mapping[str, int], resolved: Mapping[str, int]) -> None:
-        if wanted == self._network.max_connections_per_ip_overrides:  # no newer ones
+        if wanted == self._network.max_connections_per_ip_overrides:  # not changed meanwhile
             self._limits.change_overrides(resolved)
 
     def _bind(self, listener: Listener) -> ListenerServer:
@@ -171,7 +173,7 @@ class NodeServers:
             yield from list(shared.connections)
 
     def endpoints(self, advertised: Sequence[Listener]) -> dict[str, Endpoint]:
-        """Advertised listeners with real ports and a host that clients and nodes can be told."""
+        """The advertised listeners with real ports and a host for clients and nodes."""
         bound = {each.name: each for each in self.bound}
         endpoints = {}
         for listener in advertised:
@@ -193,7 +195,7 @@ class NodeServers:
         on_storage_error: Callable[[LogDirectoryError], object] = _ignore,
         on_lost: Callable[[str], None] = _ignore,
     ) -> ConnectionShared:
-        """What the connections of one type of listener share; see `ConnectionShared`."""
+        """The shared state of the connections of one type of listener; see `ConnectionShared`."""
         network = self._network
         shared = ConnectionShared(
             loop=asyncio.get_running_loop(),
@@ -218,8 +220,8 @@ class NodeServers:
         return shared
 
     async def bind_wanted(self) -> None:
-        """Bind the listeners that the metadata have for this broker, and release those of the file
-        that they leave out, before any of them is registered.
+        """Bind the listeners that the metadata has for this broker, and release those of the file
+        that are not in the metadata, before any of them is registered.
         """
         await self._change_listeners()
 
@@ -231,7 +233,7 @@ class NodeServers:
         self._change_in_background()
 
     def _change_in_background(self) -> None:
-        """One change at a time; it takes over what is wanted when it ends."""
+        """Runs one change at a time; at its end it applies newer changes."""
         is_changing = self._changing is not None and not self._changing.done()
         if self._clients is not None and not is_changing and self._is_to_change():
             self._changing = asyncio.ensure_future(self._change_listeners())
@@ -240,12 +242,12 @@ class NodeServers:
         return self._names() != {listener.name for listener in self._wanted}
 
     def _names(self) -> set[str]:
-        """The bound listeners of a broker."""
+        """The names of a broker's bound listeners."""
         return {listener.bound.name for listener in self._listeners} - self._controllers
 
     async def _change_listeners(self) -> None:
-        """Close listeners that are not wanted, bind those that are missing, and open them once
-        clients are served. One that cannot be bound is named in the log: the broker serves on.
+        """Close listeners that are not wanted, bind missing ones, and open them once clients are
+        served. A listener that cannot be bound is logged: the broker continues without it.
         """
         wanted: Sequence[Listener] = ()
         while wanted is not self._wanted:
@@ -260,7 +262,7 @@ class NodeServers:
                         logger.error("node %d: %s", self._config.node_id, error)
 
     async def _add(self, listener: Listener) -> None:
-        # In a thread: the name of a host is looked up.
+        # In a thread, because a host name is looked up.
         binding = asyncio.get_running_loop().run_in_executor(
             self._resources.workers, self._bind, listener
         )
@@ -286,7 +288,7 @@ class NodeServers:
         for connection in self.connections:
             if connection.listener_name == name:
                 connection.stop()
-        logger.info("node %d: not listening on %s any more", self._config.node_id, removed.bound)
+        logger.info("node %d: stopped listening on %s", self._config.node_id, removed.bound)
 
     async def open(self, listeners: Sequence[Listener], shared: ConnectionShared) -> None:
         """Accept connections on these listeners from now on."""
@@ -301,7 +303,7 @@ class NodeServers:
             self._sweep(idle_ms / 1000 if idle_ms >= 0 else float("inf"))
 
     def _sweep(self, max_idle_seconds: float) -> None:
-        """Sweep all connections by one timer: release buffers, close idle connections."""
+        """Sweep all connections with one timer: release buffers, close idle connections."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._descriptors.refill()
@@ -310,8 +312,10 @@ class NodeServers:
                 connection.sweep(now, max_idle_seconds)
             except InvariantError as error:
                 self._on_fatal(error)
-            except Exception:  # of this connection: the others are swept
-                logger.exception("node %d: a connection could not be swept", self._config.node_id)
+            except Exception:  # an error of one connection; sweep the others
+                logger.exception(
+                    "node %d: unexpected error while sweeping a connection", self._config.node_id
+                )
                 connection.abort()
         seconds = PRESSED_SWEEP_SECONDS if self._memory.contended else SWEEP_SECONDS
         delay = min(seconds, max(max_idle_seconds / 2, 0.05))
@@ -323,7 +327,7 @@ class NodeServers:
             shared.give_back_memory()
 
     def stop_accepting(self) -> None:
-        """Accept no connections; those that are open stay. No effect the second time."""
+        """Accept no connections; open ones stay. No effect the second time."""
         if self._changing is not None:
             self._changing.cancel()
         self._clients = None
@@ -333,12 +337,14 @@ class NodeServers:
             self._sweep_timer.cancel()
 
     def stop_reading(self) -> None:
-        """Read no requests; what was read is answered, then the connections close."""
+        """Read no more requests; those already read are answered, then the connections are
+        closed.
+        """
         for connection in self.connections:
             connection.stop()
 
     async def drain(self, seconds: float) -> None:
-        """Wait for so long until every connection has closed; close the rest."""
+        """Wait until every connection has closed, at most for that time; then close the rest."""
         drained = asyncio.Event()
 
         def on_empty() -> None:
@@ -356,12 +362,12 @@ class NodeServers:
         await asyncio.sleep(0)
 
     def abort(self) -> None:
-        """Close every connection, whatever it waits for."""
+        """Close every connection, also those that wait."""
         for connection in self.connections:
             connection.abort()
 
     def close(self) -> None:
-        """Close the listeners and what the connections shared. Can be called more than once."""
+        """Close the listeners and the shared state of connections. Can be called more than once."""
         self.stop_accepting()
         for shared in self._shared:
             shared.close()

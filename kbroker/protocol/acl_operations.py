@@ -1,7 +1,7 @@
 """The operations an ACL can allow on each type of resource, with Kafka's codes.
 
-Source: `AclOperation`, `ResourceType` and `AclEntry.supportedOperations` of Kafka 4.3.1. Matching a
-principal against ACLs is not here; which operations a request needs is in `server/api_policy`.
+Source: `AclOperation`, `ResourceType` and `AclEntry.supportedOperations` of Kafka 4.3.1. Principals
+are not matched against ACLs here; `server/api_policy` has the operations that a request needs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The table of APIs: keys, versions, header versions, and where each message is declared.
+"""The table of APIs: keys, versions, header versions, and the module of each message.
 
-Nothing of `messages` is imported before it is asked for. What this broker serves is not here: that
-is the handler table in `server/`; this is what Kafka 4.3.1 knows, and below its lowest versions
-those that Kafka 3.9 was the last to have and that we can still read and write.
+Modules of `messages` are imported on first use. The table has the APIs of Kafka 4.3.1, and below
+their lowest versions those last supported by Kafka 3.9 that we can still read and write. The APIs
+that this broker serves are in the handler table of `server/`.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ class ApiInfo(NamedTuple):
 
     oldest_version: the lowest that is declared; min_version: the lowest of Kafka 4.3.1 (for clients
     before 0.11 it dropped some). max_version: the highest stable one; unstable_max_version: the
-    highest at all.
-    flexible_from: first version with request header 2 and, save for ApiVersions, response header 1.
-    family: the module below `messages`. forwardable: goes on to the controller in an Envelope.
+    highest at all. flexible_from: first version with request header 2 and, save for ApiVersions,
+    response header 1. family: the module below `messages`. forwardable: forwarded to the controller
+    in an Envelope.
     """
 
     name: str
@@ -446,7 +446,7 @@ def request_header_version(api_key: int, version: int) -> int:
 def response_header_version(api_key: int, version: int) -> int:
     """0, or 1 where the version is flexible.
 
-    Always 0 for ApiVersions, whose reader cannot know yet what the broker speaks (KIP-511).
+    Always 0 for ApiVersions, whose reader does not know the broker's versions yet (KIP-511).
     """
     info = APIS.get(api_key)
     if info is None:

@@ -1,8 +1,8 @@
 """Kafka's error codes, and the exceptions of `protocol`.
 
-An outcome per partition or member is an `ErrorCode`. `KafkaError` gives up a whole request and
-becomes that API's error response in `server/dispatch`. `MalformedRequest` means bytes that are no
-request: the connection ends.
+An outcome per partition or member is an `ErrorCode`. `KafkaError` fails a whole request;
+`server/dispatch` turns it into that API's error response. `MalformedRequest` means bytes that are
+not a request: the connection is closed.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def error_of(code: int) -> ErrorCode:
 
 
 MAX_MESSAGE_CHARS: Final = 8_000
-"""Of an error message: it may repeat a client's text, and a string of a response that is not
-flexible has at most 32,767 bytes.
+"""The maximum length of an error message: it may repeat a client's text, and a string of a response
+that is not flexible has at most 32,767 bytes.
 """
 
 
@@ -222,8 +222,8 @@ class KafkaError(Exception):
 
 
 class MalformedRequest(Exception):
-    """Bytes that are no request. The connection they came from ends, with one log line."""
+    """Bytes that are not a request. Their connection is closed, with one log line."""
 
 
 class BufferUnderflow(MalformedRequest):
-    """A length or a field runs past the end of the bytes at hand."""
+    """A length or a field exceeds the available bytes."""

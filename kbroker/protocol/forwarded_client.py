@@ -20,12 +20,12 @@ from kbroker.protocol.messages.cluster import EnvelopeRequest
 
 _VERSION: Final = Layout(">h")
 _UNKNOWN_ADDRESS: Final = bytes(4)
-"""Of a client whose address is no IP address."""
+"""Sent for a client whose host is not an IP address."""
 
 
 def envelope(request_frame: Binary, client: ClientIdentity) -> EnvelopeRequest:
-    """A client's request, header and body without its length, on its way to the controller. The
-    client id is in its header.
+    """The Envelope of a client's request: header and body without the length prefix. The client id
+    is in the request's header.
     """
     return EnvelopeRequest(
         request_data=request_frame,
@@ -62,7 +62,7 @@ def _encode_principal(client: ClientIdentity) -> bytes:
 
 
 def _decode_principal(data: Binary | None) -> DefaultPrincipalData:
-    """Bytes behind the principal are ignored, as in Kafka."""
+    """Decode the principal. Bytes after it are ignored, as in Kafka."""
     reason = "the principal in the envelope"
     if data is None or len(data) < _VERSION.size:
         raise _unreadable(f"{reason} is missing")
@@ -73,7 +73,7 @@ def _decode_principal(data: Binary | None) -> DefaultPrincipalData:
         principal, _ = decode(DefaultPrincipalData, data, version, _VERSION.size)
     except MalformedRequest as error:
         raise _unreadable(f"{reason}: {error}") from None
-    if ":" in principal.type:  # as text it would be the name of another principal
+    if ":" in principal.type:  # as text it would be another principal
         raise _unreadable(f"{reason} has a colon in its type")
     return principal
 

@@ -1,8 +1,8 @@
-"""Headers and length prefixes of whole frames, both ways.
+"""Encodes and decodes headers and length prefixes of whole frames.
 
-A frame is an int32 length and that many bytes: a header, then a message. How bytes are collected
-into frames and how long one may be is in `server/network/connection`. The two headers are also
-declared in `messages.header`; they are written by hand here since every request passes through.
+A frame is an int32 length and that many bytes: a header, then a message.
+`server/network/connection` collects bytes into frames and limits their length. The two headers are
+also declared in `messages.header`; they are hand-written here since every request uses them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTH_AND_ID: Final = Layout(">ii")
 
 
 class RequestHeader(NamedTuple):
-    """What stands in front of a request's body; body_position is where the body begins."""
+    """The header of a request; body_position is where the body begins."""
 
     api_key: int
     api_version: int
@@ -41,8 +41,8 @@ class RequestHeader(NamedTuple):
 def decode_request_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame, given without its length prefix.
 
-    The version is not checked, save that it may not be negative. Raises MalformedRequest for an API
-    key without versions, and for bytes that are no header.
+    The version is only checked not to be negative. Raises MalformedRequest for an API key without
+    versions, and for bytes that are not a header.
     """
     try:
         api_key, api_version, correlation_id, size = REQUEST_HEAD.unpack_from(frame)
@@ -58,8 +58,8 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
 
 
 def read_client_id(frame: Buffer, size: int, *, flexible: bool) -> tuple[str | None, int]:
-    """What follows `REQUEST_HEAD`: (client id, position of the body). size: of the client id, as
-    the head says. flexible: tagged fields follow. Raises MalformedRequest.
+    """The fields after `REQUEST_HEAD`: (client id, position of the body). size: that of the client
+    id, from the head. flexible: tagged fields follow. Raises MalformedRequest.
     """
     position = 10
     client_id = None
@@ -85,7 +85,7 @@ def read_client_id(frame: Buffer, size: int, *, flexible: bool) -> tuple[str | N
 def encode_request_frame(
     message: Message, version: int, correlation_id: int, client_id: str | None
 ) -> list[Part]:
-    """A whole request frame, length included, as pieces to be sent one after the other."""
+    """A whole request frame, including the length, as a list of pieces to be sent in order."""
     name = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(name)
     head = bytearray(4)
@@ -116,10 +116,10 @@ def decode_response_header(frame: Buffer, api_key: int, version: int) -> tuple[i
 def encode_response_frame(
     api_key: int, version: int, correlation_id: int, message: Message
 ) -> list[Part]:
-    """A whole response frame, length included, as pieces to be sent one after the other.
+    """A whole response frame, including the length, as a list of pieces to be sent in order.
 
-    The first piece is a bytearray that begins with the length. Records by reference are pieces of
-    their own.
+    The first piece is a bytearray that begins with the length. Records by reference are separate
+    pieces.
     """
     head = bytearray(_LENGTH_AND_ID.pack(0, correlation_id))
     if response_header_version(api_key, version) == 1:
@@ -128,7 +128,7 @@ def encode_response_frame(
 
 
 def _frame(head: bytearray, message: Message, version: int) -> list[Part]:
-    """Encode behind the head, whose first four bytes become the length of all after them."""
+    """Encode after the head, whose first four bytes become the length of everything after them."""
     parts = encode_onto(head, message, version)
     size = len(head) if len(parts) == 1 else sum(map(part_size, parts))
     LENGTH.pack_into(head, 0, size - 4)

@@ -1,8 +1,8 @@
-"""Metrics of OpenTelemetry (OTLP's MetricsData, protobuf), as clients push them: the values of
-gauges and sums, as Kafka's clients send them; histograms and summaries are left out.
+"""Decodes metrics of OpenTelemetry (OTLP's MetricsData, protobuf) that clients push: the values of
+gauges and sums, which Kafka's clients send; histograms and summaries are skipped.
 
-Nothing is allocated from a length before that many bytes are there, and no more than `MAX_FIELDS`
-fields are looked at: a tenth of a second of work, for a thread.
+Nothing is allocated from a length before that many bytes are available, and at most `MAX_FIELDS`
+fields are read: a tenth of a second of work, for a thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DOUBLE: Final = struct.Struct("<d")
 _FIXED64: Final = struct.Struct("<q")
 MAX_VARINT_BYTES: Final = 10
 MAX_FIELDS: Final = 100_000
-"""A point of Kafka's clients has about twelve."""
+"""The maximum number of fields read. A point of Kafka's clients has about twelve."""
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf; groups (3 and 4) are no longer used."""
@@ -28,14 +28,16 @@ DATA_POINTS, TEMPORALITY = 1, 2
 AS_DOUBLE, AS_INT, ATTRIBUTES = 4, 6, 7
 KEY, VALUE, STRING_VALUE = 1, 2, 1
 DELTA: Final = 1
-"""Of the temporality of a sum: what was added since the last push."""
+"""The temporality of a sum that has the change since the last push."""
 
 Value = int | memoryview
 Field = tuple[int, int, Value]
 
 
 class MetricPoint(NamedTuple):
-    """attributes: those with a text. is_delta: what was added since the last push."""
+    """attributes: those with a string value. is_delta: the value is the change since the last
+    push.
+    """
 
     name: str
     attributes: tuple[tuple[str, str], ...]
@@ -44,14 +46,14 @@ class MetricPoint(NamedTuple):
 
 
 def read_points(data: bytes | bytearray | memoryview) -> Iterator[MetricPoint]:
-    """The points of a MetricsData message. Raises MalformedRequest for what is no protobuf, and for
-    too many fields.
+    """The points of a MetricsData message. Raises MalformedRequest for bytes that are not protobuf,
+    and for too many fields.
     """
     return _Reader().points(memoryview(data))
 
 
 class _Reader:
-    """Of one message. left: fields that may still be looked at."""
+    """Reads one message. left: how many more fields may be read."""
 
     __slots__ = ("_left",)
 
@@ -152,7 +154,7 @@ def _fields(data: memoryview) -> Iterator[Field]:
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """The number and the position behind it."""
+    """The number and the position after it."""
     number = shift = 0
     for index in range(position, min(position + MAX_VARINT_BYTES, len(data))):
         byte = data[index]

@@ -1,4 +1,6 @@
-"""The error codes in a response, wherever its schema has them (AbstractResponse.errorCounts)."""
+"""Finds the error codes in a response, at any level of its schema
+(AbstractResponse.errorCounts).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from kbroker.protocol.errors import ErrorCode
 
 
 def error_codes(value: Struct) -> Iterator[int]:
-    """Every error code of a response and of its structs. Lists whose items have none are not
-    walked. An item without any code, such as a topic without partitions, counts as one with NONE:
-    to the next code it is never far, so that a long walk can pause.
+    """Every error code of a response and of its structs. Lists whose items have none are skipped.
+    An item without any code, such as a topic without partitions, yields NONE: the distance to the
+    next code is thus bounded, so that a long iteration can pause.
     """
     for field in _with_codes(type(value)):
         content = getattr(value, field.name)

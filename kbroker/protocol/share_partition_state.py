@@ -1,7 +1,8 @@
-"""The state of a share partition as values (KIP-932): what a group has read of a partition.
+"""The state of a share partition as values (KIP-932): the delivery state of a partition for one
+group.
 
-The leader of the partition reads and writes it (`share/`), share groups create, delete and sum it
-up (`coordinator/group`), the share coordinator keeps it (`coordinator/share_state`).
+The leader of the partition reads and writes it (`share/`), share groups create, delete and
+summarize it (`coordinator/group`), the share coordinator stores it (`coordinator/share_state`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kbroker.model import TopicIdPartition
 from kbroker.protocol.errors import ErrorCode
 
 UNINITIALIZED: Final = -1
-"""The start offset before the first read; the group's share.auto.offset.reset decides then."""
+"""The start offset before the first read; the group's share.auto.offset.reset then decides."""
 UNKNOWN_COUNT: Final = -1
 
 COORDINATOR_IN_TRANSITION: Final = frozenset(
@@ -23,7 +24,7 @@ COORDINATOR_IN_TRANSITION: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors of the share coordinator that pass: its topic is being created or loaded, or has moved."""
+"""Retriable errors of the share coordinator: its topic is being created or loaded, or has moved."""
 
 
 class SharePlace(NamedTuple):
@@ -35,7 +36,8 @@ class SharePlace(NamedTuple):
 
 class StateBatch(NamedTuple):
     """The state of the records first_offset to last_offset, inclusive. delivery_count: how often
-    they were delivered. The names are those of Kafka's structs, so that it is encoded as one.
+    they were delivered. The field names are those of Kafka's structs, so that it can be encoded as
+    one.
     """
 
     first_offset: int
@@ -54,7 +56,7 @@ class StateFound(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """A change of a state. delivery_complete_count: of records from start_offset on that are in a
+    """A change of a state. delivery_complete_count: the number of records from start_offset on in a
     terminal state.
     """
 

@@ -1,8 +1,8 @@
 """XXH3, 64 bits, without a seed (https://github.com/Cyan4973/xxHash, doc/xxhash_spec.md): the hash
-by which Kafka notices that the topics of a group have changed.
+with which Kafka detects that the topics of a group have changed.
 
-In Python and not by a wheel: what is hashed are some hundred bytes per change of a topic or a
-group, and a dependency is installed, audited and updated by every user.
+Written in Python instead of using a wheel: only some hundred bytes are hashed per change of a topic
+or a group, and every user has to install, audit and update a dependency.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _avalanche(value: int) -> int:
 
 
 def _old_avalanche(value: int) -> int:
-    """That of XXH64, for the shortest inputs."""
+    """The avalanche function of XXH64, for the shortest inputs."""
     value ^= value >> 33
     value = value * _P64_2 & _MASK
     value ^= value >> 29

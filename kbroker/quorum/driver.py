@@ -1,15 +1,15 @@
-"""Runs the quorum's core (`raft`) on a real log: events in, the core's effects carried out.
+"""Runs the quorum's core (`raft`) on a real log: passes events to the core and executes its
+effects.
 
-Events are requests, answers of other nodes, one timer, completed flushes and the node's own wishes.
-Each gives the core's effects, which are carried out in their order; an event that an effect causes
-(a commit lets the controller append) is handed to the core at once, and its effects follow those
-that are not carried out yet. A state is persisted before a request or response that rests on it is
-sent (docs/adr/0003).
+Events are requests, responses of other nodes, one timer, completed flushes and calls of the node
+itself. The core returns the effects of an event, which are executed in order; an event that an
+effect causes (a commit lets the controller append) is passed to the core at once, and its effects
+are queued after those that are not executed yet. A state is persisted before a request or response
+that depends on it is sent (docs/adr/0003).
 
-How effects are carried out is in `effect_executor`; what state machines hear, in
-`state_machine_feed`. Time, threads and the network are ports, so the driver runs in the simulation
-(`tests/sim`). A fault of the disk or a broken invariant is final: the node must stop (`on_fatal`),
-as Kafka's does.
+`effect_executor` executes the effects, `state_machine_feed` notifies the state machines. Time,
+threads and the network are ports, so the driver runs in the simulation (`tests/sim`). A fault of
+the disk or a broken invariant is final: the node must stop (`on_fatal`), as Kafka's does.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ SHUTDOWN_TIMEOUT_MS: Final = 5_000
 class QuorumDriver:
     """One node's part in the metadata quorum. Loop thread only.
 
-    feed: what state machines are told; register there before `start`. open_transport: called when
-    the first request to another node is due. offload: one thread, for fsync and snapshots; `stop`
-    closes it.
+    feed: notifies the state machines, which register there before `start`. open_transport: called
+    when the first request to another node is due. offload: one thread, for fsync and snapshots;
+    `stop` closes it.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class QuorumDriver:
         self.feed = StateMachineFeed()
         self.feed.on_leader(self._log_leader)
         self.failure: BaseException | None = None
-        """Why this node must stop; None while it need not."""
+        """The reason why this node must stop; None otherwise."""
         self.commit_seconds = Histogram()
-        """From an append of this leader to its commit."""
+        """The time from an append of this leader to its commit."""
         self._fatal_listeners: list[Callable[[BaseException], None]] = []
         self._parked = ParkedRequests(self._abandoned)
         self._executor = EffectExecutor(
@@ -122,7 +122,7 @@ class QuorumDriver:
             open_transport=open_transport,
         )
 
-    # What is known.
+    # State.
 
     @property
     def _core(self) -> RaftNode:
@@ -132,12 +132,12 @@ class QuorumDriver:
 
     @property
     def epoch(self) -> int:
-        """The present epoch."""
+        """The current epoch."""
         return self._core.quorum.epoch
 
     @property
     def status(self) -> QuorumStatus | None:
-        """What this node knows of the quorum; None before `start`."""
+        """The quorum as this node sees it; None before `start`."""
         return None if self._raft is None else quorum_status(self._raft.quorum)
 
     @property
@@ -157,13 +157,13 @@ class QuorumDriver:
 
     @property
     def leader_endpoints(self) -> tuple[VoterEndpoint, ...]:
-        """The controller listeners of the present leader; empty if they are unknown."""
+        """The controller listeners of the current leader; empty if they are unknown."""
         quorum = self._core.quorum
         return quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
 
     @property
     def strangers(self) -> tuple[str, ...]:
-        """Addresses of controllers whose last answer was that they are of another cluster."""
+        """Addresses of controllers whose last response was INCONSISTENT_CLUSTER_ID."""
         return tuple(self._executor.strangers.values())
 
     @property
@@ -187,13 +187,13 @@ class QuorumDriver:
         """Call back once if this node must stop, after `on_leadership_lost` of the feed."""
         self._fatal_listeners.append(callback)
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> Deferred[None]:
-        """Open the log, hand out the newest snapshot, take part in the quorum.
+        """Open the log, pass the newest snapshot to the state machines, join the quorum.
 
-        Resolves once this node's own log is on disk; the only voter then leads, and everything that
-        was committed is handed out. `failure` says whether it failed. Raises StartupError for a
+        Resolves once this node's own log is on disk; the only voter then leads, and all committed
+        records have been passed on. `failure` is set if the start failed. Raises StartupError for a
         directory that cannot be used.
         """
         storage = self._storage
@@ -221,8 +221,8 @@ class QuorumDriver:
         return started
 
     def stop(self) -> Deferred[None]:
-        """Resign in order, then close the log: the only voter commits what was proposed before, any
-        other leader waits for its successor, a while. Resolves when all is closed.
+        """Resign, then close the log. The only voter first commits what was proposed; any other
+        leader waits for its successor for a limited time. Resolves when everything is closed.
         """
         if self._stopped is None:
             self._stopped = Deferred()
@@ -235,7 +235,7 @@ class QuorumDriver:
         return self._stopped
 
     def kill(self) -> None:
-        """End as a crash would: write nothing more, answer nothing. `stop` may still close the
+        """Stop as a crash would: write nothing more, send no responses. `stop` may still close the
         log.
         """
         self._has_ended = True
@@ -266,8 +266,8 @@ class QuorumDriver:
         self._timers.call_later(0, partial(self._executor.once_idle, self._close))
 
     def fail(self, error: BaseException) -> None:
-        """This node must stop: a dead disk, a broken invariant, a state machine that failed. See
-        `effect_executor.Shell`.
+        """This node must stop because of a disk fault, a broken invariant or a failed state
+        machine. See `effect_executor.Shell`.
         """
         if self.failure is not None:
             return
@@ -275,7 +275,7 @@ class QuorumDriver:
         self._effects.clear()
         is_fault_of_disk = isinstance(error, OSError)
         logger.critical(
-            "%s: the metadata log cannot go on: %s",
+            "%s: the metadata log has failed: %s",
             self._storage.directory,
             error,
             exc_info=None if is_fault_of_disk else error,
@@ -294,8 +294,8 @@ class QuorumDriver:
         """Append records; resolves with the last one's offset once they are committed.
 
         They are one batch unless `atomic` is False and they are too many for one. Fails with
-        NOT_CONTROLLER if this node does not lead, or loses leadership before they are committed:
-        whether the next leader commits them is unknown then.
+        NOT_CONTROLLER if this node does not lead, or loses leadership before they are committed: it
+        is then unknown whether the next leader commits them.
         """
         if not self.is_leader or self._has_ended:
             return Deferred.failed(not_controller())
@@ -306,7 +306,7 @@ class QuorumDriver:
         return committed
 
     def _measure(self, committed: Deferred[int]) -> None:
-        """Count how long an append takes until it is committed."""
+        """Measure the time of an append until its commit."""
         begin_ms = self._timers.monotonic_ms()
 
         def count(_: int) -> None:
@@ -318,23 +318,23 @@ class QuorumDriver:
         self.handle_event(lambda core, now_ms: core.propose(records, now_ms))
 
     def check_kraft_upgrade(self, level: int) -> None:
-        """Whether this leader may upgrade kraft.version to that level now. Raises
+        """Check whether this leader may upgrade kraft.version to that level now. Raises
         KafkaError(INVALID_UPDATE_VERSION) if it may not.
         """
         self._core.check_kraft_upgrade(level)
 
     def upgrade_kraft_version(self, level: int) -> None:
-        """Append the control records of an upgrade that `check_kraft_upgrade` has let pass; they
-        are committed before what is appended next.
+        """Append the control records of an upgrade that `check_kraft_upgrade` has accepted; they
+        are committed before any later append.
         """
         self.handle_event(lambda core, now_ms: core.upgrade_kraft_version(level, now_ms))
 
     def handle(
         self, request: RaftRequest, *, listener_name: str, version: int
     ) -> Deferred[RaftResponse]:
-        """A request of another node or of a client, which came by that listener. Its response is of
-        the request's version. Fails with BROKER_NOT_AVAILABLE if this node stops. Cancel it when
-        its connection is closed.
+        """Handle a request of another node or a client, received on that listener. The response has
+        the request's version. Fails with BROKER_NOT_AVAILABLE if this node stops. Cancel the result
+        when the connection is closed.
         """
         if self._raft is None or self._has_ended or self.failure is not None:
             return Deferred.failed(broker_stopping())
@@ -352,7 +352,7 @@ class QuorumDriver:
         return answer
 
     def resign(self, epoch: int) -> None:
-        """The controller gives up leading that epoch. An older epoch has no effects."""
+        """The controller resigns from that epoch. An older epoch has no effects."""
         self.handle_event(lambda core, now_ms: core.resign(epoch, now_ms))
 
     def _abandoned(self, token: int) -> None:
@@ -360,14 +360,14 @@ class QuorumDriver:
             self._core.request_abandoned(token)
 
     def handle_event(self, event: Event) -> None:
-        """Hand the core one event and carry out its effects; see `effect_executor.Shell`."""
+        """Pass an event to the core and execute its effects; see `effect_executor.Shell`."""
         if self._has_ended or self.failure is not None:
             return
         try:
             self._effects += event(self._core, self._timers.monotonic_ms())
             if not self._is_working:
                 self._work()
-        except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
+        except Exception as error:  # noqa: BLE001  # top frame: the node must stop
             self.fail(error)
 
     def _work(self) -> None:
@@ -381,11 +381,11 @@ class QuorumDriver:
         self._set_timer()
 
     def _carry_out(self, effect: Effect) -> None:
-        """One effect, in its turn. The simulation looks at each of them here."""
+        """Execute one effect. The simulation intercepts every effect here."""
         self._executor.carry_out(effect)
 
     def _set_timer(self) -> None:
-        """One timer, for the core's next deadline. One that fires early sets itself again."""
+        """Set one timer for the core's next deadline. If it fires early it is set again."""
         due_ms = self._core.next_deadline_ms()
         if due_ms is None or self._has_ended:
             return

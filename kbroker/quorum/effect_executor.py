@@ -1,9 +1,9 @@
-"""Carries out the core's effects, one after the other.
+"""Executes the core's effects one by one.
 
-What an effect does is in `log_effects`, `snapshot_effects`, `parked_requests`, `raft_transport` and
-`state_machine_feed`; here they are told apart, and what comes of those that take time (a flush, a
-request, a snapshot's file) is handed to the core as an event. Neighbour: `driver` has the core and
-the order of events and effects.
+This module dispatches the effects to `log_effects`, `snapshot_effects`, `parked_requests`,
+`raft_transport` and `state_machine_feed`, and passes the results of those that take time (a flush,
+a request, a snapshot's file) to the core as events. Neighbour: `driver` has the core and the order
+of events and effects.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ Event = Callable[[RaftNode, int], list[Effect]]
 
 
 class Transport(Protocol):
-    """The way to other nodes; `raft_transport` has one."""
+    """Sends requests to other nodes; implemented by `raft_transport`."""
 
     def send(self, effect: Send) -> Deferred[RaftResponse]:
         """Send a request; see `RaftTransport.send`."""
         ...
 
     def close(self) -> None:
-        """Send nothing more; what is in flight may fail."""
+        """Send nothing more; requests in flight may fail."""
         ...
 
 
 class Shell(Protocol):
-    """Where events and failures go: the driver."""
+    """Receives events and failures: the driver."""
 
     def handle_event(self, event: Event) -> None:
-        """Hand the core an event; no effect once the node stops."""
+        """Pass an event to the core; without effect once the node stops."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -84,9 +84,9 @@ class Shell(Protocol):
 
 
 class EffectExecutor:
-    """Of one node. Loop thread only. parked: requests that wait for a Respond. open_transport:
-    called when the first Send is due. strangers: the addresses of nodes whose last answer was that
-    they are of another cluster, by node id.
+    """Executes the effects of one node. Loop thread only. parked: requests that wait for a Respond.
+    open_transport: called at the first Send. strangers: addresses of nodes whose last response was
+    INCONSISTENT_CLUSTER_ID, by node id.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class EffectExecutor:
         self._when_idle: list[Callable[[], None]] = []
 
     def carry_out(self, effect: Effect) -> None:
-        """One effect, in its turn. Raises what makes the node stop."""
+        """Execute one effect. Raises errors for which the node must stop."""
         match effect:
             case PersistState():
                 self._storage.write_state(
@@ -175,7 +175,7 @@ class EffectExecutor:
                 assert_never(effect)
 
     def close(self) -> None:
-        """Begin nothing more; what is under way ends without an event."""
+        """Start nothing more; operations in progress end without an event."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.close()
@@ -183,20 +183,20 @@ class EffectExecutor:
     # Flushes.
 
     def once_idle(self, callback: Callable[[], None]) -> None:
-        """Call back when no flush is under way: now, or later."""
+        """Call back when no flush is in progress: now, or later."""
         if self._is_flushing:
             self._when_idle.append(callback)
         else:
             callback()
 
     def _flush(self) -> None:
-        """Runs after the present callbacks: what they propose shares the fsync."""
+        """Runs after the current callbacks, so that their proposals share the fsync."""
         if self._is_closed:
             self._flush_ended()
             return
         try:
             self._log.flush(self._flushed)
-        except Exception as error:  # noqa: BLE001  # top frame: whatever it is, the node must stop
+        except Exception as error:  # noqa: BLE001  # top frame: the node must stop
             self._shell.fail(error)
             self._flush_ended()
 
@@ -229,20 +229,20 @@ class EffectExecutor:
             )
 
         def failed(error: KafkaError) -> None:
-            # it may fail within the call, and a back-off of 0 ms would send again at once
+            # the send may fail within the call, and a back-off of 0 ms would repeat it at once
             self._timers.call_later(0, lambda: self._send_failed(number, error.code))
 
         self._transport.send(effect).on_done(answered, failed)
 
     def _look_at_cluster(self, destination: Destination, response: RaftResponse) -> None:
-        """Say once that a node is of another cluster: the core only backs off from it."""
+        """Log once that a node belongs to another cluster: the core only backs off from it."""
         node_id = destination.node_id
         if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.strangers.pop(node_id, None)
         elif node_id not in self.strangers:
             self.strangers[node_id] = address = f"{destination.host}:{destination.port}"
             logger.warning(
-                "%s: the controller at %s answers %s: it is of another cluster than this node",
+                "%s: the controller at %s answered %s: it belongs to another cluster",
                 self._storage.directory,
                 address,
                 ErrorCode.INCONSISTENT_CLUSTER_ID.name,
@@ -314,7 +314,7 @@ class EffectExecutor:
     def _write_snapshot(
         self, snapshot_id: SnapshotId, chunks: Iterable[Sequence[bytes]], written: Deferred[None]
     ) -> None:
-        """No flush is under way: everything that was committed is in the log's file."""
+        """Called when no flush is in progress: all committed records are in the log's file."""
         if self._is_closed:
             written.fail(broker_stopping())
             return
@@ -334,7 +334,7 @@ class EffectExecutor:
             if failure is not None:
                 raise failure
             if snapshot_id.end_offset < storage.log.log_start_offset:
-                # a newer one was fetched meanwhile, and the log begins behind this one
+                # a newer one was fetched meanwhile, and the log starts after this one
                 storage.discard_snapshot(snapshot_id)
             else:
                 self._take_snapshot(snapshot_id)

@@ -1,10 +1,10 @@
-"""Carries out the core's effects on the log of one replica: appends, truncation, flushes.
+"""Executes the core's effects on the log of one replica: appends, truncation, flushes.
 
-A replica that may vote writes only when it also syncs: batches are buffered until the flush before
-has ended, so everything appended meanwhile is one write and one fsync, and a crash of the machine
-tears at most that one write. (`log_check` relies on it: sound batches behind a torn one are damage
-that no crash causes.) Only the fsync leaves the loop thread; it gets files, never the log.
-Neighbours: `storage` has the files, `effect_executor` decides when.
+A replica that may vote only writes when it also syncs: batches are buffered until the previous
+flush has ended, so that all batches appended meanwhile take one write and one fsync, and a crash of
+the machine tears at most that write. (`log_check` relies on that: valid batches after a torn one
+are damage that no crash causes.) Only the fsync runs off the loop thread; it uses files, never the
+log. Neighbours: `storage` has the files, `effect_executor` decides when.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BufferedBatch(NamedTuple):
 
 
 class LogEffects:
-    """Loop thread only. Every method raises LogDirectoryError if the disk refuses."""
+    """Loop thread only. Every method raises LogDirectoryError for a disk fault."""
 
     __slots__ = ("_offload", "_storage", "_timers", "unwritten")
 
@@ -47,7 +47,7 @@ class LogEffects:
     # Appending.
 
     def append_control(self, effect: AppendControl) -> StoredBatch:
-        """Append a control batch of the leader. Returns it without records."""
+        """Append a control batch of the leader. Returns the batch, without records."""
         batch = control_batch(
             effect.records,
             base_offset=effect.base_offset,
@@ -71,8 +71,8 @@ class LogEffects:
         return StoredBatch(effect.base_offset, next_offset, effect.epoch, effect.records)
 
     def append_batches(self, effect: AppendBatches) -> list[StoredBatch]:
-        """Append batches that were fetched from the leader, as they are. A replica that never
-        votes syncs nothing: it writes them at once.
+        """Append batches that were fetched from the leader, as they are. A replica that never votes
+        does not sync: it writes them at once.
         """
         for position, header in iter_batches(effect.batches):
             data = effect.batches[position : position + header.size_bytes]
@@ -96,8 +96,8 @@ class LogEffects:
             )
 
     def flush(self, then: Callable[[int, OSError | None], None]) -> None:
-        """Write and sync everything that was appended so far. then: told on the loop which end
-        (exclusive) was synced, or with which error that failed.
+        """Write and sync all appended batches. then: called on the loop with the synced end offset
+        (exclusive), or with the error.
         """
         self._write()
         end_offset = self._storage.log.log_end_offset
@@ -113,7 +113,7 @@ class LogEffects:
     # Removing.
 
     def truncate(self, end_offset: int) -> None:
-        """Remove everything from end_offset on. Blocks until it is synced."""
+        """Remove all records from end_offset on. Blocks until it is synced."""
         while self.unwritten and self.unwritten[-1].base_offset >= end_offset:
             self.unwritten.pop()
         if end_offset < self._storage.log.log_end_offset:
@@ -127,7 +127,7 @@ class LogEffects:
     # Reading.
 
     def read(self, read: ReadRecords) -> bytes:
-        """The batches of a Fetch response, whether they are written or not."""
+        """The batches for a Fetch response, including those that are still buffered."""
         if read.from_offset < self._storage.log.log_end_offset:
             return self._storage.read_batches(read.from_offset, max_bytes=read.max_bytes)
         found = bytearray()

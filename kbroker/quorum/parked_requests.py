@@ -14,7 +14,9 @@ from kbroker.quorum.raft.effects import RaftResponse
 
 
 class _Token:
-    """A request in the core's hands. Its connection may be closed (`ports.Cancellable`)."""
+    """Identifies a parked request. Cancelled when its connection is closed
+    (`ports.Cancellable`).
+    """
 
     __slots__ = ("_abandon", "_number")
 
@@ -23,12 +25,14 @@ class _Token:
         self._abandon = abandon
 
     def cancel(self) -> None:
-        """The connection is closed."""
+        """The connection was closed."""
         self._abandon(self._number)
 
 
 class ParkedRequests:
-    """By token. abandoned: told of a request whose connection is closed."""
+    """Parked requests by token. abandoned: called with the token of a request whose connection was
+    closed.
+    """
 
     __slots__ = ("_abandoned", "_last_token", "_parked")
 
@@ -38,7 +42,7 @@ class ParkedRequests:
         self._last_token = 0
 
     def park(self) -> tuple[int, Deferred[RaftResponse]]:
-        """A new token, and what the request's connection waits for."""
+        """A new token, and the `Deferred` for the request's connection."""
         self._last_token += 1
         answer: Deferred[RaftResponse] = Chained(_Token(self._last_token, self._abandon))
         self._parked[self._last_token] = answer
@@ -49,13 +53,15 @@ class ParkedRequests:
             self._abandoned(token)
 
     def answer(self, token: int, response: RaftResponse) -> None:
-        """The core answered; nothing happens if the request was abandoned meanwhile."""
+        """Resolve a request with the core's response; without effect if the request was
+        abandoned.
+        """
         answer = self._parked.pop(token, None)
         if answer is not None:
             answer.resolve(response)
 
     def fail_all(self, error: KafkaError) -> None:
-        """The node stops."""
+        """Fail all requests: the node stops."""
         parked, self._parked = self._parked, {}
         for answer in parked.values():
             answer.fail(error)

@@ -1,4 +1,4 @@
-"""The core's configuration as the node's settings and its formatted directory give it."""
+"""The core's configuration from the node's settings and its formatted directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def raft_config(
     config: BrokerConfig, properties: MetaProperties, endpoints: Iterable[EndpointFields]
 ) -> RaftConfig:
     """The core's configuration. endpoints: this node's advertised controller listeners with their
-    real hosts and ports, which the leader writes into the voters' record.
+    real hosts and ports, which the leader writes into the voters record.
     """
     quorum, names = QuorumConfig.from_broker(config), config.controller_listener_names
     return RaftConfig(

@@ -1,7 +1,7 @@
-"""Carries the core's Send effects over the channel between nodes.
+"""Sends the core's requests (Send) over the channel between nodes.
 
-Fetch and FetchSnapshot have a connection of their own: a Fetch that is parked at the leader must
-delay no Vote. The channel's errors become those that the core knows.
+Fetch and FetchSnapshot have a separate connection: a Fetch that is parked at the leader must not
+delay a Vote. The channel's errors are translated to those of the core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOTING: Final = "quorum"
 
 
 class RaftTransport:
-    """Of one node. The channel is its own: `close` closes it."""
+    """The transport of one node. It owns the channel: `close` closes it."""
 
     __slots__ = ("_channel",)
 
@@ -33,12 +33,12 @@ class RaftTransport:
         self._channel = channel
 
     def send(self, effect: Send) -> Deferred[RaftResponse]:
-        """Send a request. Fails as `RaftNode.request_failed` has it: BROKER_NOT_AVAILABLE,
+        """Send a request. Fails with an error of `RaftNode.request_failed`: BROKER_NOT_AVAILABLE,
         REQUEST_TIMED_OUT or UNSUPPORTED_VERSION.
         """
         request = effect.request
         if isinstance(request, ApiVersionsRequest):
-            request = api_versions_request()  # its sender names its software, else it is refused
+            request = api_versions_request()  # rejected without the name of the client software
         is_fetch = isinstance(request, FetchRequest | FetchSnapshotRequest)
         destination = effect.destination
         answer = self._channel.send(
@@ -51,7 +51,7 @@ class RaftTransport:
         return cast("Deferred[RaftResponse]", answer).recover(_core_error)
 
     def close(self) -> None:
-        """Close every connection; what is in flight fails."""
+        """Close every connection; requests in flight fail."""
         self._channel.close()
 
 

@@ -1,8 +1,8 @@
-"""Snapshots of one replica at work: those that its state machines write, those that it fetches
-from its leader, and the parts that it serves (KIP-630).
+"""Executes the effects on snapshots of one replica: writes those of its state machines, fetches
+those of its leader, and serves parts of them (KIP-630).
 
-Writing and finishing a file leaves the loop thread. The result comes back in a callback on the
-loop, which the driver turns into an event of the core. Neighbours: `snapshots` has the file format,
+Files are written and finished off the loop thread. The result is passed to a callback on the loop,
+which the driver turns into an event of the core. Neighbours: `snapshots` has the file format,
 `storage` the directory.
 """
 
@@ -25,7 +25,7 @@ Finished = Callable[[Snapshot | None, OSError | None], None]
 
 
 class SnapshotEffects:
-    """Loop thread only. Methods raise LogDirectoryError if the disk refuses."""
+    """Loop thread only. Methods raise LogDirectoryError for a disk fault."""
 
     __slots__ = ("_fetched", "_fetched_id", "_offload", "_storage", "_timers")
 
@@ -45,7 +45,7 @@ class SnapshotEffects:
     # Fetching.
 
     def write_part(self, effect: WriteSnapshotPart) -> None:
-        """Write what was fetched of a snapshot; position 0 begins a new file."""
+        """Write a fetched part of a snapshot; position 0 starts a new file."""
         if effect.position == 0:
             if self._fetched is not None:
                 self._fetched.discard()
@@ -68,11 +68,11 @@ class SnapshotEffects:
             try:
                 content.append(fetched.finish())
             except StartupError as error:
-                logger.error("a snapshot that the leader sent is refused: %s", error)
+                logger.error("rejected a snapshot that was fetched from the leader: %s", error)
 
         self._offload(finish, lambda failure: then(content[0] if content else None, failure))
 
-    # The node's own.
+    # The node's own snapshots.
 
     def write(
         self,

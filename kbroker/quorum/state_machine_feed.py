@@ -1,8 +1,8 @@
-"""What a node's state machines are told of the metadata log, in log order: snapshots, committed
-batches, and whether this node leads.
+"""Notifies a node's state machines of the metadata log, in log order: snapshots, committed batches,
+and whether this node leads.
 
-A node that is elected is told so (`on_leadership_gained`) once everything before its epoch, and the
-LeaderChange record that begins it, was handed on: a controller that claims its office then knows
+A newly elected node calls `on_leadership_gained` after all records before its epoch, and the
+LeaderChange record that starts it, have been passed on: a controller that becomes active thus knows
 every committed record. Neighbour: `driver` feeds this from the core's effects.
 """
 
@@ -17,13 +17,13 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.disk.storage import StoredBatch
 
 CommitListener = Callable[[int, int, Sequence[bytes]], None]
-"""(base offset, epoch, records) of a committed batch. A control batch has no records; the offset is
-that of its last one.
+"""(base offset, epoch, records) of a committed batch. A control batch has no records, and the
+offset is that of its last record.
 """
 
 SnapshotListener = Callable[[Iterable[bytes], int, int], None]
-"""(records, end offset (exclusive), epoch) of a snapshot. It replaces everything that was handed on
-before; the next commit continues it.
+"""(records, end offset (exclusive), epoch) of a snapshot. It replaces the state passed on before;
+the next commit continues it.
 """
 
 LeaderListener = Callable[[int, int], None]
@@ -31,16 +31,17 @@ LeaderListener = Callable[[int, int], None]
 
 
 class _Claim(NamedTuple):
-    """This node leads an epoch. start_offset: of the epoch's LeaderChange record."""
+    """This node leads an epoch. start_offset: that of the epoch's LeaderChange record."""
 
     epoch: int
     start_offset: int
 
 
 class StateMachineFeed:
-    """Listeners are called in the order of their registration; what one raises stops the node.
+    """Listeners are called in the order of their registration; an exception of a listener stops the
+    node.
 
-    applied_offset: everything below it (exclusive) was handed on. leader: (epoch, leader id).
+    applied_offset: all records below it (exclusive) were passed on. leader: (epoch, leader id).
     """
 
     def __init__(self) -> None:
@@ -63,8 +64,8 @@ class StateMachineFeed:
         self._commit_listeners.append(callback)
 
     def on_snapshot(self, callback: SnapshotListener) -> None:
-        """Call back with the newest snapshot at start, before any commit, and with each one that a
-        follower fetches later because its leader has no longer the log before it.
+        """Call back with the newest snapshot at start, before any commit, and with each snapshot
+        that a follower fetches later because its leader no longer has the log before it.
         """
         self._snapshot_listeners.append(callback)
 
@@ -74,7 +75,7 @@ class StateMachineFeed:
 
     def on_leadership_lost(self, callback: Callable[[], None]) -> None:
         """Call back when this node can no longer commit what it appended: the outcome of every
-        uncommitted append is unknown then.
+        uncommitted append is then unknown.
         """
         self._lost_listeners.append(callback)
 
@@ -85,7 +86,7 @@ class StateMachineFeed:
     # The log.
 
     def load(self, records: Iterable[bytes] | None, end_offset: int, epoch: int) -> None:
-        """The state begins with a snapshot. records: None for one without metadata (0-0)."""
+        """Start with a snapshot. records: None for a snapshot without metadata (0-0)."""
         self._uncommitted.clear()
         self.applied_offset = end_offset
         if records is not None:
@@ -93,16 +94,16 @@ class StateMachineFeed:
                 listener(records, end_offset, epoch)
 
     def appended(self, *batches: StoredBatch) -> None:
-        """These batches continue the log; they are handed on once they are committed."""
+        """These batches continue the log; they are passed on once they are committed."""
         self._uncommitted.extend(batches)
 
     def truncated(self, end_offset: int) -> None:
-        """Everything from end_offset on was removed from the log."""
+        """The log was truncated to end_offset (exclusive)."""
         while self._uncommitted and self._uncommitted[-1].base_offset >= end_offset:
             self._uncommitted.pop()
 
     def committed(self, high_watermark: int) -> None:
-        """Everything below high_watermark (exclusive) is committed: hand it on."""
+        """All records below high_watermark (exclusive) are committed: pass them on."""
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0].next_offset <= high_watermark:
             batch = uncommitted.popleft()
@@ -116,8 +117,8 @@ class StateMachineFeed:
         self._tell_claim()
 
     def when_committed(self, last_offset: int) -> Deferred[int]:
-        """Resolves with last_offset, which this leader appends now, once it is committed. Fails
-        with NOT_CONTROLLER if this node loses leadership before.
+        """Resolves with last_offset, the end of an append of this leader, once it is committed.
+        Fails with NOT_CONTROLLER if this node loses leadership before.
         """
         deferred: Deferred[int] = Deferred()
         self._waiting.append((last_offset, deferred))
@@ -126,7 +127,9 @@ class StateMachineFeed:
     # Leadership.
 
     def leader_changed(self, epoch: int, leader_id: int, epoch_start_offset: int | None) -> None:
-        """Another leader or epoch. epoch_start_offset: given if this node leads the epoch."""
+        """Another leader or epoch is known. epoch_start_offset: given if this node leads the
+        epoch.
+        """
         self.leadership_lost()
         self.leader = epoch, leader_id
         if epoch_start_offset is not None:
@@ -137,7 +140,7 @@ class StateMachineFeed:
 
     def leadership_lost(self) -> None:
         """This node does not lead, or cannot write: fail everything that waits for a commit. The
-        listeners are told of it if it led.
+        listeners are notified if it led.
         """
         if self._claim is not None:
             self._claim, self._is_claim_told = None, False

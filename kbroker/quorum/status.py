@@ -1,4 +1,6 @@
-"""What one node knows of the metadata quorum, as Kafka's KafkaRaftMetrics tells it."""
+"""The status of the metadata quorum as one node knows it, in the form of Kafka's
+KafkaRaftMetrics.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ NO_VOTE = -1
 
 class QuorumStatus(NamedTuple):
     """state: `observer` for a follower that is no voter, else the replica's state in lower case.
-    leader_id: -1 if it is unknown. voted_id: of the candidate voted for in this epoch, -1 without.
-    log_end_offset: exclusive. log_end_epoch: of the last record.
+    leader_id: -1 if it is unknown. voted_id: the candidate voted for in this epoch, -1 for none.
+    log_end_offset: exclusive. log_end_epoch: that of the last record.
     """
 
     state: str

@@ -1,8 +1,8 @@
 """`BrokerConfig`: a broker's static configuration, checked, with typed access by Kafka's names.
 
 Topic defaults in typed form are in `log_config`, the network's and the group coordinator's in
-`network` and `group_coordinator`. A broker that is told nothing is a single
-node, id 1, on port 9092 of localhost, with its data in ./data.
+`network` and `group_coordinator`. Without any settings a broker is a single node with id 1, on port
+9092 of localhost, with its data in ./data.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ DEFAULT_NODE_ID = 1
 class BrokerConfig:
     """The settings of one broker. Immutable; every explicit value was parsed and checked.
 
-    explicit: what was set in the file, as text, under today's names. dynamic: what was set while
-    the broker runs, in place of those (`with_dynamic`). warnings: lines for the operator.
+    explicit: the settings of the file, as text, with current key names. dynamic: the settings
+    changed while the broker runs, which override those (`with_dynamic`). warnings: lines for the
+    operator.
     """
 
     __slots__ = (
@@ -87,18 +88,18 @@ class BrokerConfig:
     )
 
     advertised_controller_listeners: tuple[Listener, ...]
-    """What other nodes are told, as `advertised_listeners`."""
+    """The addresses for other nodes, in the form of `advertised_listeners`."""
     advertised_listeners: tuple[Listener, ...]
-    """What clients are told; host "" means this host's own name, port 0 the bound port."""
+    """The addresses for clients; host "" means this host's own name, port 0 the bound port."""
     controller_listener_names: tuple[str, ...]
     controller_listeners: tuple[Listener, ...]
-    """Where this node's controller is bound; none on a broker."""
+    """The listeners of this node's controller; none on a broker."""
     listeners: tuple[Listener, ...]
-    """Where clients of this broker connect; none on a node that is a controller only."""
+    """The listeners for clients of this broker; none on a node that is only a controller."""
     inter_broker_listener_name: str
-    """On a node that is a controller only: "" unless it is set."""
+    """On a node that is only a controller: "" unless it is set."""
     voters: tuple[QuorumVoter, ...]
-    """The static ones of controller.quorum.voters."""
+    """The static voters of controller.quorum.voters."""
 
     def __init__(
         self,
@@ -148,12 +149,12 @@ class BrokerConfig:
 
     @property
     def forms_quorum_alone(self) -> bool:
-        """Whether this node is the only voter there is."""
+        """Whether this node is the only voter."""
         return forms_quorum_alone(self)
 
     @classmethod
     def load(cls, path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
-        """From a properties file and `key=value` pairs. Raises StartupError.
+        """The settings of a properties file and `key=value` pairs. Raises StartupError.
 
         path: None for no file; the broker then listens on localhost only and keeps its data in
         ./data, unless the pairs say otherwise.
@@ -169,7 +170,7 @@ class BrokerConfig:
     def from_properties(
         cls, properties: Mapping[str, str], source: str = "properties"
     ) -> BrokerConfig:
-        """From pairs. source: what the StartupError names as their home."""
+        """The settings of these pairs. source: their origin, for the message of a StartupError."""
         return cls._build(properties, source, frozenset())
 
     @classmethod
@@ -194,9 +195,9 @@ class BrokerConfig:
         return config
 
     def with_dynamic(self, dynamic: Mapping[str, str]) -> BrokerConfig:
-        """The settings of the file under those that are set while the broker runs, which may be
-        another set than now. Raises ConfigError for a value or a combination that the file could
-        not have either.
+        """The settings of the file, overridden by the dynamic ones, which replace the former
+        dynamic ones. Raises ConfigError for a value or combination that would also be invalid in
+        the file.
         """
         values = {
             name: parse(_key(name), text)
@@ -212,7 +213,9 @@ class BrokerConfig:
         return name in self.explicit or name in self.dynamic
 
     def default_text(self, name: str) -> str | None:
-        """The default as text; on a single node, of one copy, and without a file, a local one."""
+        """The default as text; a single node has defaults for one replica, and without a file local
+        ones.
+        """
         return self._defaults.get(name, _key(name).default)
 
     def get(self, name: str) -> Value:
@@ -279,7 +282,7 @@ class BrokerConfig:
         return None if text is None else parse(_key(name)._replace(name=prefixed), text)
 
     def text(self, name: str) -> str | None:
-        """The value in force as Kafka would print it."""
+        """The effective value as Kafka prints it."""
         if name == "node.id" or name == "broker.id":
             return str(self.node_id)
         if name == "process.roles":
@@ -361,7 +364,7 @@ def _key(name: str) -> ConfigKey:
 
 
 def _empty(name: str) -> Value:
-    """An empty default, which need not pass the validator (controller.quorum.voters)."""
+    """An empty default, which the validator may not accept (controller.quorum.voters)."""
     return () if _key(name).type.name == "LIST" else ""
 
 

@@ -1,9 +1,9 @@
-"""What a setting is and where it comes from, for DescribeConfigs: value, source and synonyms.
+"""Describes settings for DescribeConfigs: value, source and synonyms.
 
-Synonyms are all places that could give the value, strongest first: the resource itself, dynamic per
+Synonyms are all sources of the value, in order of precedence: the resource itself, dynamic per
 broker, dynamic for the cluster, the properties file, the built-in default. As in Kafka the list
-begins with the setting's own name: log.retention.hours is no synonym of log.retention.ms while that
-one is set nowhere.
+begins with the setting's own name: log.retention.hours is not listed as a synonym of
+log.retention.ms while the latter is not set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
-"""Broker keys that stand for one another, whichever is asked for."""
+"""Broker keys that are synonyms of each other."""
 
 _SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: family for family in _FAMILIES for name in family},
@@ -41,7 +41,7 @@ _SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Synonym(NamedTuple):
-    """One source of a value; None where the value is sensitive."""
+    """One source of a value; None if the value is sensitive."""
 
     name: str
     value: str | None
@@ -61,14 +61,14 @@ class ConfigEntry(NamedTuple):
 
 
 def describe_broker(config: BrokerConfig, dynamic: DynamicConfigs) -> list[ConfigEntry]:
-    """Every setting of this broker, by name; internal ones only where they are set."""
+    """Every setting of this broker, by name; internal ones only if they are set."""
     names = {name for name, key in BROKER_KEYS.items() if not key.internal}
     names.update(OWN_KEYS, config.explicit, dynamic.broker, dynamic.default)
     return [_broker_entry(config, dynamic, name) for name in sorted(names)]
 
 
 def describe_cluster_default(config: BrokerConfig, dynamic: DynamicConfigs) -> list[ConfigEntry]:
-    """The settings made for every broker of the cluster."""
+    """The cluster-wide default settings of brokers."""
     entries = []
     only = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     for name, value in sorted(dynamic.default.items()):
@@ -82,7 +82,7 @@ def describe_cluster_default(config: BrokerConfig, dynamic: DynamicConfigs) -> l
 def describe_topic(
     config: BrokerConfig, dynamic: DynamicConfigs, overrides: Mapping[str, str]
 ) -> list[ConfigEntry]:
-    """Every setting of a topic, in Kafka's order; internal ones only where they are set."""
+    """Every setting of a topic, in Kafka's order; internal ones only if they are set."""
     entries = []
     for key in DESCRIBED_TOPIC_KEYS:
         name = key.name
@@ -177,7 +177,7 @@ def _set_value(config: BrokerConfig, dynamic: DynamicConfigs, name: str) -> str 
 def _inherited(
     config: BrokerConfig, dynamic: DynamicConfigs, broker_keys: Sequence[str]
 ) -> str | None:
-    """The broker's value for a topic or group: the first of its keys that has one, in ms."""
+    """The broker's value for a topic or group: that of the first of its keys that is set, in ms."""
     for name in broker_keys:
         value = _set_value(config, dynamic, name)
         if value is None:
@@ -225,7 +225,7 @@ def _synonyms(
 
 
 def _normal(key: ConfigKey, text: str) -> str | None:
-    """The text as Kafka prints it once parsed; as it is where it no longer parses."""
+    """The text as Kafka prints it after parsing; unchanged if it cannot be parsed."""
     try:
         return to_text(parse(key, text))
     except ConfigError:

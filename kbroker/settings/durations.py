@@ -1,4 +1,4 @@
-"""Lengths of time as ISO 8601 writes them and Java reads them: P1D, PT1H30M, PT0.5S."""
+"""Durations in ISO 8601 format, as Java parses them: P1D, PT1H30M, PT0.5S."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DURATION: Final = re.compile(
 
 
 def duration_ms(text: str) -> int:
-    """In ms, parts of one cut off. Raises ValueError for what is none."""
+    """The duration in ms, rounded down. Raises ValueError for an invalid one."""
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.group(number) for number in (2, 3, 4, 6)):
         raise ValueError(f"{text!r} is no duration such as P1DT2H3M4.5S")

@@ -1,10 +1,10 @@
-"""Settings of brokers that are altered while they run (KIP-226): which keys at which scope, and
-what they come to with those of the file.
+"""Broker settings that are changed while the broker runs (KIP-226): the allowed keys per scope, and
+the effective values together with the file.
 
-A resource is one broker, or the cluster default, which holds for every broker. What is set there is
-stored as ConfigRecords. `check_altered` decides on an alteration, on the broker that is asked;
-`in_force` makes the settings that hold out of what is stored, and leaves out what this version does
-not accept: another broker, or another version, may have written it.
+A resource is one broker, or the cluster default, which applies to every broker. Its settings are
+stored as ConfigRecords. `check_altered` validates a change, on the broker that receives the
+request; `in_force` computes the effective settings from the stored ones, and ignores values that
+this version does not accept: another broker, or another version, may have written them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 logger = logging.getLogger(__name__)
 
 LISTENER_KEY: Final = re.compile(r"listener\.name\.([^.]*)\.(.*)")
-"""`listener.name.<listener>.<key>`: of one listener."""
+"""`listener.name.<listener>.<key>`: settings of one listener."""
 
 CLUSTER_LISTENER_KEYS: Final = frozenset(
     {"max.connections", "max.connection.creation.rate", "num.network.threads"}
 )
-"""Keys of one listener that may be set for all brokers; other ones only for one broker."""
+"""Listener keys that can be set for all brokers; the others only for one broker."""
 
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _SECURITY_KEYS: Final = frozenset({"principal.builder.class", "connections.max.reauth.ms"})
@@ -41,7 +41,7 @@ POOL_KEYS: Final = (
     "num.network.threads",
     "log.cleaner.threads",
 )
-"""Numbers of threads: one alteration at most halves or doubles one of them."""
+"""Thread counts: one change may at most halve or double one of them."""
 
 CLAMPED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
     f"group.{kind}.assignment.interval.ms": (
@@ -50,11 +50,15 @@ CLAMPED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
     )
     for kind in ("consumer", "share", "streams")
 }
-"""A stored value outside of these bounds, which only the file sets, counts as the nearest bound."""
+"""A stored value outside of these bounds, which only the file can set, counts as the nearest
+bound.
+"""
 
 
 MAX_SETTINGS: Final = 250
-"""Of one resource: listeners may have any name, and each look at a setting costs."""
+"""The maximum number of settings of one resource: listeners may have any name, and each lookup of a
+setting takes time.
+"""
 
 
 class DynamicConfigs(NamedTuple):
@@ -65,28 +69,28 @@ class DynamicConfigs(NamedTuple):
 
     @property
     def merged(self) -> dict[str, str]:
-        """What holds of both."""
+        """The settings of both, those of the broker taking precedence."""
         return {**self.default, **self.broker}
 
     def replaced(self, values: Mapping[str, str], *, of_broker: bool) -> DynamicConfigs:
-        """With other settings of the broker, or of all."""
+        """A copy with other settings of the broker, or of all brokers."""
         return self._replace(broker=values) if of_broker else self._replace(default=values)
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """The row of a key of brokers; that of `listener.name.<listener>.<key>` is the row of <key>."""
+    """The table row of a broker key; for `listener.name.<listener>.<key>` that of <key>."""
     key = BROKER_KEYS.get(name) or OWN_KEYS.get(name) or DYNAMIC_ONLY_KEYS.get(name)
     match = LISTENER_KEY.fullmatch(name) if key is None else None
     return BROKER_KEYS.get(match[2]) if match else key
 
 
 def is_security_key(name: str) -> bool:
-    """Whether it would protect something if kbroker acted on it."""
+    """Whether the key is a security setting, which kbroker would have to enforce."""
     return name.startswith(_SECURITY_PREFIXES) or name in _SECURITY_KEYS
 
 
 def acts(name: str) -> bool:
-    """Whether a setting changes what kbroker does, or need not change it."""
+    """Whether kbroker implements the setting, or the setting needs no implementation."""
     match = LISTENER_KEY.fullmatch(name)
     if match:
         return match[2] in CLUSTER_LISTENER_KEYS
@@ -95,7 +99,8 @@ def acts(name: str) -> bool:
 
 def check_key(name: str, value: str, *, of_broker: bool) -> None:
     """Raises ConfigError for a key that cannot be set at that scope while the broker runs, or for
-    an invalid value. of_broker: for one broker. A key that is not in Kafka's table passes.
+    an invalid value. of_broker: for one broker, not for all. A key that is not in Kafka's table is
+    accepted.
     """
     row = broker_key(name)
     if row is None:
@@ -122,7 +127,7 @@ def check_key(name: str, value: str, *, of_broker: bool) -> None:
 
 
 def is_accepted(name: str, value: str) -> bool:
-    """Whether a value in the file, or stored for a broker, is one that the key may have."""
+    """Whether a value in the file, or stored for a broker, is valid for the key."""
     row = broker_key(name)
     try:
         if row is not None:
@@ -133,7 +138,7 @@ def is_accepted(name: str, value: str) -> bool:
 
 
 def accepted(values: Mapping[str, str], *, of_broker: bool) -> dict[str, str]:
-    """What `check_key` lets pass."""
+    """The settings that `check_key` accepts."""
     return dict(_accepted(values, of_broker))
 
 
@@ -153,7 +158,7 @@ class StoredConfigs(Protocol):
 
 
 def stored_configs(image: StoredConfigs, node_id: int) -> DynamicConfigs:
-    """What is stored for a node, as far as it is accepted."""
+    """The accepted settings that are stored for a node."""
     return DynamicConfigs(
         accepted(image.broker_configs(node_id), of_broker=True),
         accepted(image.broker_configs(None), of_broker=False),
@@ -163,9 +168,9 @@ def stored_configs(image: StoredConfigs, node_id: int) -> DynamicConfigs:
 def check_altered(
     current: BrokerConfig, stored: DynamicConfigs, values: Mapping[str, str], *, of_broker: bool
 ) -> None:
-    """Raises ConfigError, with Kafka's words and ours in one line, unless `values` may be the
-    settings of a resource. current: in force now. stored: of both resources. Unlike Kafka, which
-    keeps them for its plug-ins, unknown keys are refused.
+    """Raises ConfigError, with a one-line message, unless `values` are valid settings of a
+    resource. current: the effective settings. stored: those of both resources. Unlike Kafka, which
+    keeps unknown keys for its plug-ins, they are rejected.
     """
     if len(values) > MAX_SETTINGS:
         name = next(iter(values))
@@ -204,9 +209,9 @@ def _check_pool(name: str, old: int, new: int) -> None:
 
 
 def _check_listeners(current: BrokerConfig, altered: BrokerConfig) -> None:
-    """Listeners are opened and closed while a broker runs (Kafka's DynamicListenerConfig). Those
-    that the file advertises stay, since the broker is registered with them, and one that stays has
-    the address it had: Kafka accepts another one and does nothing with it.
+    """Listeners can be opened and closed while a broker runs (Kafka's DynamicListenerConfig).
+    Advertised listeners of the file must be kept, since the broker is registered with them, and a
+    kept listener must keep its address: Kafka accepts another address and ignores it.
     """
     file = current.with_dynamic({})
     of_file = {listener.name: listener for listener in file.listeners}
@@ -229,8 +234,8 @@ def _check_listeners(current: BrokerConfig, altered: BrokerConfig) -> None:
 
 
 def in_force(static: BrokerConfig, image: StoredConfigs) -> BrokerConfig:
-    """The settings that hold: those of the file under the stored ones. What is not accepted of
-    these is left out, with a line that says so.
+    """The effective settings: those of the file, overridden by the stored ones. Stored settings
+    that are not accepted are ignored, with a log line.
     """
     node_id = static.node_id
     values = DynamicConfigs(
@@ -244,8 +249,8 @@ def in_force(static: BrokerConfig, image: StoredConfigs) -> BrokerConfig:
     while True:
         try:
             return static.with_dynamic(values) if values else static
-        except ConfigError as error:  # of two keys together
-            logger.error("the stored setting is ignored: %s", shown(error))
+        except ConfigError as error:  # an invalid combination of keys
+            logger.error("ignoring the stored settings: %s", shown(error))
             if values.pop(error.name, None) is None:
                 return static
 
@@ -254,5 +259,5 @@ def _said(values: Mapping[str, str], whose: str, *, of_broker: bool) -> dict[str
     kept = accepted(values, of_broker=of_broker)
     ignored = sorted(values.keys() - kept.keys())
     if ignored:
-        logger.error("stored settings of %s are ignored: %s", whose, shown(", ".join(ignored)))
+        logger.error("ignoring stored settings of %s: %s", whose, shown(", ".join(ignored)))
     return kept

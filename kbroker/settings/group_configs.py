@@ -1,7 +1,7 @@
-"""A group's own settings (KIP-848, KIP-932, KIP-1071): validation, and the values in force.
+"""Group settings (KIP-848, KIP-932, KIP-1071): validation, and the effective values.
 
-Settings are validated when they are altered. If a broker is started later with narrower bounds,
-a stored value counts as the nearest value within them, as in Kafka.
+Settings are validated when they are changed. If a broker is later started with narrower bounds, a
+stored value counts as the nearest value within them, as in Kafka.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.settings.tables.keys import ConfigError, Value, parse
 logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED: Final = 1000
-"""Bound on remembered values that no longer parse and were logged."""
+"""The maximum number of invalid values that are remembered as logged."""
 
 _BOUND_KEYS: Final[Mapping[str, tuple[str | None, str]]] = {
     "consumer.heartbeat.interval.ms": (
@@ -70,7 +70,7 @@ _BOUND_KEYS: Final[Mapping[str, tuple[str | None, str]]] = {
         "group.streams.max.assignment.interval.ms",
     ),
 }
-"""Group key to the broker keys of its least and its greatest value, in the order Kafka asks."""
+"""Group key to the broker keys of its minimum and maximum, in Kafka's order of checks."""
 
 _ONLY_IF_SET: Final = frozenset(name for name in _BOUND_KEYS if ".assignment.interval." in name)
 """Settings that are not checked against the bounds while a group only inherits them."""
@@ -122,9 +122,9 @@ def _inherited(name: str, broker: BoundsConfig) -> Value:
 
 
 class GroupConfigs:
-    """What groups have set, within this broker's bounds.
+    """The settings of groups, within this broker's bounds.
 
-    overrides_of: a group's settings as they stand in the metadata, as text, by group id.
+    overrides_of: returns a group's settings in the metadata, as text, by group id.
     """
 
     __slots__ = ("_broker", "_overrides_of", "_refused")
@@ -137,7 +137,7 @@ class GroupConfigs:
         self._refused: dict[tuple[str, str], str] = {}
 
     def get(self, group_id: str, name: str) -> Value:
-        """The group's own value; None if it has none, or one that no longer parses."""
+        """The group's own value; None if it has none, or an invalid one."""
         text = self._overrides_of(group_id).get(name)
         if text is None:
             return None
@@ -154,15 +154,17 @@ class GroupConfigs:
         return value
 
     def _say_once(self, group_id: str, name: str, text: str, error: ConfigError) -> None:
-        """Log a value that no longer parses, once: every heartbeat of the group reads it."""
+        """Log a value that cannot be parsed, but only once: every heartbeat of the group
+        reads it.
+        """
         if self._refused.get((group_id, name)) == text:
             return
         if len(self._refused) >= MAX_REMEMBERED:
             self._refused.clear()
         self._refused[group_id, name] = text
-        logger.warning("Group %s: %s; the broker's value holds", shown(group_id), shown(error))
+        logger.warning("Group %s: %s; using the broker's value", shown(group_id), shown(error))
 
     def get_int(self, group_id: str, name: str) -> int | None:
-        """The same for a whole number."""
+        """As `get`, for an integer."""
         value = self.get(group_id, name)
         return value if isinstance(value, int) else None

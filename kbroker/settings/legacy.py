@@ -1,7 +1,7 @@
-"""Keys that Kafka removed between 0.8 and 4.0: translated where they have a counterpart, else
+"""Keys that Kafka removed between 0.8 and 4.0: translated if they have a counterpart, otherwise
 explained.
 
-So an old server.properties starts a broker, and says in one line per subject what became of it.
+So a broker starts with an old server.properties, and logs one line per subject about the changes.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _DIFFERENCE: Final = "log.message.timestamp.difference.max.ms"
 
 
 def translate(pairs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Old pairs to those of Kafka 4.3 and a line for each subject that changed.
+    """Translate old pairs to those of Kafka 4.3, with a line for each changed subject.
 
-    A key that is set under its new name as well keeps the new one's value.
+    A key that is also set under its new name keeps the value of the new name.
     """
     current: dict[str, str] = {}
     gone: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Properties files and `--override key=value`, the two ways a setting reaches the broker."""
+"""Properties files and `--override key=value`, the two sources of static settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.model import StartupError
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A Java properties file (UTF-8) to its pairs. Raises StartupError if it cannot be read."""
+    """The pairs of a Java properties file (UTF-8). Raises StartupError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -23,10 +23,10 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, *, source: str) -> dict[str, str]:
-    """The text of a properties file to its pairs; the last of two equal keys counts, as in Java.
+    """The pairs in the text of a properties file; of equal keys the last is used, as in Java.
 
     Plain `key=value` lines are read here; javaproperties is loaded only for escapes, continued
-    lines and the other separators. source: named in the StartupError.
+    lines and the other separators. source: for the message of the StartupError.
     """
     pairs: dict[str, str] = {}
     for line in text.splitlines():
@@ -56,7 +56,7 @@ def _parse_any(text: str, source: str) -> dict[str, str]:
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, str]:
-    """`key=value` arguments to pairs; later ones win. Raises StartupError."""
+    """The pairs of `key=value` arguments; later ones override earlier ones. Raises StartupError."""
     pairs: dict[str, str] = {}
     for override in overrides:
         key, equals, value = override.partition("=")

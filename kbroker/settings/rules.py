@@ -10,7 +10,7 @@ from kbroker.settings.tables.keys import ConfigError, Value
 
 
 class Settings(Protocol):
-    """What the rules read of a BrokerConfig."""
+    """The part of BrokerConfig that the rules read."""
 
     def get_int(self, name: str) -> int: ...
     def get_optional_int(self, name: str) -> int | None: ...
@@ -28,7 +28,7 @@ class Settings(Protocol):
 
 
 def check(config: Settings) -> None:
-    """Raises ConfigError for the first rule that is broken."""
+    """Raises ConfigError for the first violated rule."""
     _check_times(config)
     _check_connections(config)
     _check_cordoned(config)
@@ -64,13 +64,15 @@ def check(config: Settings) -> None:
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER = "org.apache.kafka.common.replica.LeaderSelector"
-"""The values of replica.selector.class (KIP-392); without one consumers read from the leader."""
+"""The values of replica.selector.class (KIP-392); if unset, consumers read from the leader."""
 
 LEAST_METADATA_SEGMENT_BYTES = 8 * 1024 * 1024
-"""As metadata.log.segment.bytes: a batch of metadata that does not fit stops the node."""
+"""The minimum of metadata.log.segment.bytes: a batch of metadata that does not fit would stop the
+node.
+"""
 
 LISTENER_KEYS = ("max.connections", "max.connection.creation.rate")
-"""Keys that a listener may have of its own: listener.name.<listener>.<key>."""
+"""Keys that a listener can override: listener.name.<listener>.<key>."""
 
 _CODEC_KEYS = (
     "offsets.topic.compression.codec",
@@ -120,10 +122,10 @@ def _check_connections(config: Settings) -> None:
     parse_per_ip_overrides(config.get_string(overrides))
     if config.get_int("max.connections.per.ip") == 0 and not config.get_string(overrides):
         allowed = f"1 up, or 0 together with {overrides}"
-        raise _error("max.connections.per.ip", 0, "0 would let nobody in", allowed)
+        raise _error("max.connections.per.ip", 0, "0 would allow no connections", allowed)
     for listener in (*config.listeners, *config.controller_listeners):
         for key in LISTENER_KEYS:
-            config.of_listener(listener.name, key)  # it raises
+            config.of_listener(listener.name, key)  # raises ConfigError if it is invalid
     metrics = config.get_string("kbroker.metrics.listener")
     host, _, port = metrics.rpartition(":")
     if metrics and (not host or not port.isdecimal() or int(port) > 65535):

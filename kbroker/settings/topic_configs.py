@@ -15,7 +15,7 @@ def validate_topic_configs(
 ) -> None:
     """Raise ConfigError, in Kafka's words, for the first invalid setting.
 
-    broker: gives the defaults that the rules between keys need; None for Kafka's own.
+    broker: has the defaults for rules between several keys; None for Kafka's own.
     """
     values: dict[str, Value] = {}
     for name, text in overrides.items():

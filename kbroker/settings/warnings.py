@@ -14,7 +14,7 @@ _FOREIGN_KEYS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found
 
 
 def warnings_for(explicit: Iterable[str] | Mapping[str, str]) -> list[str]:
-    """Lines for the keys that were set: one per unknown key, one for all without effect."""
+    """Warnings for the explicit keys: one per unknown key, and one for all keys without effect."""
     unserved: list[str] = []
     lines: list[str] = []
     for name in explicit:

@@ -25,7 +25,7 @@ STATE_AFTER: Final[Mapping[int, int]] = {
 
 
 class Acknowledgement(NamedTuple):
-    """types: of each offset, or one for all."""
+    """types: one per offset, or a single one for all offsets."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class Acknowledgement(NamedTuple):
 
 
 def kinds_of(item: Acknowledgement) -> list[tuple[int, int, int]]:
-    """(first, last, type) of neighbours with the same type."""
+    """(first, last, type) of adjacent offsets with the same type."""
     if len(item.types) == 1:
         return [(item.first, item.last, item.types[0])]
     result: list[tuple[int, int, int]] = []
@@ -46,7 +46,7 @@ def kinds_of(item: Acknowledgement) -> list[tuple[int, int, int]]:
 
 
 def check_acknowledgements(items: Sequence[Acknowledgement], *, may_renew: bool) -> ErrorCode:
-    """Validate acknowledgements on their own: order, overlaps, types."""
+    """Validate acknowledgements by themselves: order, overlaps, types."""
     last = -1
     for item in items:
         count = item.last - item.first + 1

@@ -1,5 +1,5 @@
-"""Acquisitions of a share partition's records (KIP-932): their limits, and the pieces in which the
-response names them. A core.
+"""Acquisitions of a share partition's records (KIP-932): their limits, and the ranges in which the
+response lists them. This is a core.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Acquired(NamedTuple):
 
 
 class AcquireLimits(NamedTuple):
-    """How much to acquire. is_strict: max_records exactly, not whole batches; batch_size: where the
-    response may be cut.
+    """How many records to acquire. is_strict: max_records is exact, not rounded to whole batches;
+    batch_size: the largest range in the response.
     """
 
     max_records: int
@@ -41,7 +41,7 @@ def few_of(run: Run, delivery_limit: int) -> int | None:
 
 
 def add_piece(acquired: list[Acquired], run: Run, batch_size: int, *, may_cut: bool) -> None:
-    """Note what was acquired; pieces grow up to batch_size records."""
+    """Add acquired records to the list; ranges grow up to batch_size records."""
     if acquired:
         before = acquired[-1]
         is_full = before.last - before.first + 1 >= batch_size

@@ -1,5 +1,5 @@
 """Delivery of records to the members of share groups (KIP-932): opens the share partitions of a
-session, reads what is deliverable, and acquires it for the member.
+session, reads deliverable records, and acquires them for the member.
 
 Reading and acquiring are two steps, because a ShareFetch that finds less than its min_bytes waits
 and acquires nothing. Waiting is in `reader`.

@@ -1,16 +1,17 @@
-"""A share partition (KIP-932): a partition as one share group reads it. Which records are
-available, acquired (by which member), acknowledged or archived, and how often each was delivered.
+"""A share partition (KIP-932): the delivery state of a partition for one share group: which records
+are available, acquired (by which member), acknowledged or archived, and how often each was
+delivered.
 
     available -> acquired            acquire: a delivery more, a lock with a deadline
     acquired -> acknowledged         accept
     acquired -> archived             reject, gap; release or an expired lock after the last delivery
     acquired -> available            release, an expired lock
 
-What lies between `start_offset` and `end_offset` is a list of runs: neighbours in the same state
-are one object, however many they are. Below the start everything is done with, from the end on
-nothing was delivered yet. A `Change` is decided here and must be written before it counts: until
-`commit` or `rollback` its offsets are out of everybody's reach. A core: time is an argument, the
-state's log is the caller's.
+The records between `start_offset` and `end_offset` are a list of runs: adjacent records in the same
+state are one object. Records below the start are acknowledged or archived, records from the end on
+were not delivered yet. A `Change` is decided here and must be written before it takes effect: until
+`commit` or `rollback` its offsets are not available to any member. This is a core: time is an
+argument, the caller writes the state.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class SharePartition:
         if run.state == AVAILABLE:
             self._available += run.last - run.first + 1
 
-    # -- what it says ------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     @property
     def delivery_complete_count(self) -> int:
-        """Number of records from the start on that are acknowledged or archived, or will be once
-        all changes are written.
+        """Number of records from the start offset on that are acknowledged or archived, or will be
+        when all changes are written.
         """
         return sum(run.last - run.first + 1 for run in self._runs if run.state in TERMINAL)
 
@@ -109,10 +110,10 @@ class SharePartition:
         now_ms: int,
     ) -> list[Acquired]:
         """Acquire records for a member. batches: (first, last) of the batches that were read, in
-        order; only as many are taken as are needed.
+        order; only as many are used as are needed.
 
-        A record near its delivery limit is acquired with few others, in the end alone: it may be
-        the record that makes its consumers fail.
+        A record near its delivery limit is acquired with few others, and finally alone: it may be
+        the record that makes consumers fail.
         """
         acquired = self._acquire(member_id, batches, limits, now_ms)
         self._merge()
@@ -137,7 +138,7 @@ class SharePartition:
                 run = self._available_at(first, last, limits, limit)
                 if run is None:
                     if last >= self.end_offset:
-                        return acquired  # as many are under way as may be
+                        return acquired  # the limit of records in flight is reached
                     break
                 taken = run.last - run.first + 1
                 few = few_of(run, limits.delivery_limit)
@@ -176,8 +177,8 @@ class SharePartition:
     def _available_at(
         self, first: int, last: int, limits: AcquireLimits | None = None, limit: int = 0
     ) -> Run | None:
-        """The first available run within these offsets, cut to them; beyond the end a new one,
-        of limit records where that is exact.
+        """The first available run within these offsets, limited to them; from the end offset on a
+        new run, of exactly limit records if the limit is strict.
         """
         if first < self.end_offset and self._available:
             index = self._index(first)
@@ -208,7 +209,7 @@ class SharePartition:
         run.member = member_id
         run.deadline_ms = deadline_ms
 
-    # -- what ends an acquisition ------------------------------------------------------------
+    # -- acknowledgement and release ---------------------------------------------------------
 
     def acknowledge(
         self,
@@ -339,11 +340,11 @@ class SharePartition:
     # -- runs --------------------------------------------------------------------------------
 
     def _index(self, offset: int) -> int:
-        """Index of the run that holds offset."""
+        """Index of the run that contains offset."""
         return max(bisect_right(self._runs, offset, key=lambda run: run.first) - 1, 0)
 
     def _split(self, offset: int) -> None:
-        """Split the run that holds offset, so that one begins there."""
+        """Split the run that contains offset, so that a run begins there."""
         index = self._index(offset)
         run = self._runs[index]
         if run.first < offset <= run.last:
@@ -361,7 +362,7 @@ class SharePartition:
         return self._runs[begin:end]
 
     def _merge(self) -> None:
-        """Merge neighbouring runs in the same state."""
+        """Merge adjacent runs in the same state."""
         runs: list[Run] = []
         for run in self._runs:
             if runs and runs[-1].is_like(run):

@@ -1,9 +1,9 @@
 """The share partitions that this broker leads: opening, changes and their writes (KIP-932).
 
-The shell around `partition`, which decides changes of a share partition. Changes are written
-through the persister, one write at a time; changes made during a write go into the next one. A
-change is final once it is written. One timer per share partition expires the locks of records.
-Reading is in `reader`.
+The shell of `partition`, which decides changes of a share partition. Changes are written through
+the persister, one write at a time; changes made during a write are part of the next one. A change
+is final once it is written. One timer per share partition expires the locks of records. Reading is
+in `reader`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ class SharePartitions:
         core.log_start_moved(replica.log.log_start_offset)
         found = self._open[key] = OpenSharePartition(key, replica, core, state.state_epoch)
         if state.start_offset == UNINITIALIZED:
-            # Kept at once: who starts at the end would skip records if this broker went away.
+            # Written at once: a group that starts at the latest offset would skip records if
+            # this broker failed.
             self._change(found, Change(), must_write=True)
         return found
 
@@ -215,7 +216,7 @@ class SharePartitions:
         reset = self._config_of(group_id).auto_offset_reset
         timestamp = {"earliest": EARLIEST, "latest": LATEST}.get(reset)
         if timestamp is None:
-            # not below 0: negative timestamps are names of offsets, -1 the latest
+            # not below 0: negative timestamps have a special meaning, -1 is the latest offset
             age_ms = duration_ms(reset.removeprefix(_BY_DURATION))
             timestamp = max(self._timers.now_ms() - age_ms, 0)
 
@@ -361,7 +362,7 @@ class SharePartitions:
 
     def _write_failed(self, found: OpenSharePartition, error: ErrorCode) -> None:
         logger.warning(
-            "%s for share group %s: its state cannot be written: %s",
+            "%s for share group %s: cannot write its state: %s",
             found.replica.topic_partition,
             shown(found.key.group_id),
             error.name,

@@ -1,6 +1,4 @@
-"""The port to the states of the share partitions that this broker leads, wherever their coordinator
-is.
-"""
+"""The port to the states of the share partitions that this broker leads, on any coordinator."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ class SharePersister(Protocol):
     """Errors are those of the share coordinator, after retries of retriable ones."""
 
     def read(self, key: SharePlace, leader_epoch: int) -> Deferred[StateFound]:
-        """Read the state for a new leader of the partition; earlier leader epochs are fenced from
-        then on.
+        """Read the state for a new leader of the partition; earlier leader epochs are fenced
+        afterwards.
         """
         ...
 

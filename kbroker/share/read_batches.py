@@ -1,8 +1,8 @@
 """The record batches that a share fetch has read, before and after acquisition.
 
 `ReadBatches` reads batch headers only. It tells `SharePartition.acquire` which offsets each batch
-covers, archives the offsets that no batch covers and those of aborted transactions, and cuts the
-file range down to the batches that hold acquired records.
+covers, archives the offsets that no batch covers and those of aborted transactions, and limits the
+file range to the batches that contain acquired records.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class ReadBatches:
         self._readable = readable
         self._aborted = sorted(aborted)
         self._seen: list[tuple[int, int, int]] = []
-        """(last offset, position, end position) of each."""
+        """(last offset, position, end position) of each batch."""
 
     def wanted(self) -> Iterator[tuple[int, int]]:
-        """(first, last) of each that a reader is to have. Offsets between them, of aborted
-        transactions too, are passed over for good.
+        """(first, last) of each batch to deliver. Offsets between them, including those of aborted
+        transactions, are skipped permanently.
         """
         readable = self._readable
         core = readable.found.core
@@ -63,7 +63,7 @@ class ReadBatches:
                 yield max(first, readable.offset), last
 
     def _is_aborted(self, header: BatchHeader, last: int, ended: set[int]) -> bool:
-        """ended: starts of aborted transactions whose marker has come."""
+        """ended: starts of aborted transactions whose marker has been reached."""
         if not self._aborted or not header.is_transactional:
             return False
         for start, producer_id in self._aborted:
@@ -76,7 +76,7 @@ class ReadBatches:
         return False
 
     def _headers(self) -> Iterator[tuple[BatchHeader | None, int, int]]:
-        """(header, first, last) in order. Messages of an older format, and all that follow them,
+        """(header, first, last) in order. Messages of an older format, and everything after them,
         are one batch without a header.
         """
         records, position = self._readable.records, 0
@@ -96,7 +96,7 @@ class ReadBatches:
             position, next_offset = end, header.next_offset
 
     def around(self, acquired: Sequence[Acquired]) -> Records:
-        """The batches from that of the first acquired record to that of the last."""
+        """The range from the batch of the first acquired record to that of the last."""
         first, last = acquired[0].first, acquired[-1].last
         begin = next((start for end, start, _ in self._seen if end >= first), 0)
         stop = next((end for until, _, end in self._seen if until >= last), self._seen[-1][2])

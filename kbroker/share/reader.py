@@ -1,10 +1,10 @@
 """The entry points of ShareFetch and ShareAcknowledge (KIP-932).
 
-A request's acknowledgements are written first, then the request reads: from each share partition
-of its session the batches that hold deliverable records, as file ranges (`delivery`). The acquired
-offsets in the response tell the client which records of these batches are delivered. A fetch that
-finds nothing waits on its share partitions until an append, a release or an expired lock wakes it;
-a fetch whose records were all skipped reads again in the next turn of the loop.
+A request's acknowledgements are written first, then the request reads: from each share partition of
+its session the batches with deliverable records, as file ranges (`delivery`). The acquired offsets
+in the response tell the client which records of these batches are delivered. A fetch that finds
+nothing waits on its share partitions until an append, a release or an expired lock wakes it; a
+fetch whose records were all skipped reads again in the next turn of the loop.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ PASSING: Final = frozenset(
 """Errors for which a fetch keeps waiting."""
 
 STEP_PLACES: Final = 512
-"""Partitions that a request adds to its session in one step."""
+"""How many partitions a request adds to its session in one step."""
 
 WATCH_BYTES: Final = 128
-"""Memory of one share partition that a fetch waits on."""
+"""Memory of one share partition on which a fetch waits."""
 
 Acknowledgements = Mapping[TopicIdPartition, Sequence[Acknowledgement]]
 Outcomes = Mapping[TopicIdPartition, Outcome]
@@ -106,7 +106,7 @@ class ShareReader:
         KafkaError(SHARE_SESSION_LIMIT_REACHED) if they exceed the memory limit; the session has
         then ended.
         """
-        was_alive = self.sessions.is_alive(session)  # not with its last request
+        was_alive = self.sessions.is_alive(session)  # false for its last request
         leaving, coming = iter(forgotten), iter(added)
         while places := list(islice(leaving, STEP_PLACES)):
             session.update((), places)
@@ -175,7 +175,7 @@ class ShareReader:
         pending.begin()
         return pending.answer
 
-    # Any: only its failure is set here
+    # Any: only a failure is set here
     def in_slices(self, steps: SlicedSteps, answer: Deferred[Any]) -> None:
         """Run these steps in slices, the first slice at once. answer: fails if a step raises; its
         `cancel` ends the steps.
@@ -237,7 +237,7 @@ class PendingFetch:
             answer = self._acquired(found)
             has_skipped = not answer and self._reader.delivery.has_skipped(self.session, found)
             if has_skipped and left_ms > 0 and not is_urgent:
-                # What was read is passed over, and more may be readable: read on in the next turn.
+                # These records are skipped; more may be readable: read again in the next turn.
                 again = self._reader.waiter(self)
                 self.answer.waits_for = again
                 again.ready()
@@ -274,7 +274,9 @@ class PendingFetch:
 
 
 class _Wait(Waiter):
-    """One wait of a fetch on its share partitions. It is charged if they are many."""
+    """One wait of a fetch on its share partitions. It is charged to the memory limit if they are
+    many.
+    """
 
     __slots__ = ("_charged_bytes", "_fetch", "_missing_bytes", "_watched")
 

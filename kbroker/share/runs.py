@@ -1,5 +1,5 @@
-"""Runs: neighbouring records of a share partition in the same delivery state (KIP-932), and the
-`Change` that a run waits for. A core.
+"""Runs: adjacent records of a share partition in the same delivery state (KIP-932), and the
+`Change` that a run waits for. This is a core.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
 
 
 class Run:
-    """Offsets first to last in the same state. change: what has to be written before the state
-    counts; former: (state, member id, deadline) before that.
+    """Offsets first to last in the same state. change: must be written before the state takes
+    effect; former: (state, member id, deadline) before the change.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Run:
         self.former = (state, "", 0)
 
     def tail(self, first: int) -> Run:
-        """Its end from first on, as a run of its own."""
+        """The part of the run from first on, as a separate run."""
         run = Run(first, self.last, self.state, self.deliveries)
         run.member, run.deadline_ms = self.member, self.deadline_ms
         run.change, run.former = self.change, self.former

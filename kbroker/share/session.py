@@ -1,8 +1,8 @@
 """Share sessions (KIP-932): the partitions that a member of a share group reads, across requests.
 
-Epoch 0 begins a session, every further request counts on, -1 ends it. A session belongs to the
-connection it was begun on and ends with it. Room is a place, as in Kafka, and memory for each
-partition (docs/adr/0016). A core.
+Epoch 0 begins a session, every further request increments the epoch, -1 ends the session. A session
+belongs to the connection that began it and ends with that connection. Sessions are limited in
+number, as in Kafka, and in memory for their partitions (docs/adr/0016). This is a core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
 
 PARTITION_BYTES: Final = 320
-"""Memory of a partition in a session: topic id, number, its place in the dict."""
+"""Memory of a partition in a session: topic id, number, dict slot."""
 
 SessionKey = tuple[str, str]
 """Group id, member id."""
@@ -62,8 +62,8 @@ class ShareSession:
 
 
 class ShareSessions:
-    """The sessions of this broker, at most limit of them. memory: whose share for what is kept they
-    have.
+    """The sessions of this broker, at most limit of them. memory: its share for kept memory is
+    charged.
     """
 
     __slots__ = ("_limit", "_memory", "_sessions")
@@ -85,7 +85,7 @@ class ShareSessions:
         return any(key[0] == group_id for key in self._sessions)
 
     def begin(self, key: SessionKey, connection_id: str) -> ShareSession:
-        """Epoch 0: a session, in place of the member's former one. Raises
+        """Epoch 0: begin a session, which replaces the member's former one. Raises
         KafkaError(SHARE_SESSION_LIMIT_REACHED).
         """
         if key not in self._sessions and len(self._sessions) >= self._limit:
@@ -98,7 +98,7 @@ class ShareSessions:
         return session
 
     def go_on(self, key: SessionKey, epoch: int) -> ShareSession:
-        """A further request. Raises KafkaError: SHARE_SESSION_NOT_FOUND,
+        """Continue the session with a further request. Raises KafkaError: SHARE_SESSION_NOT_FOUND,
         INVALID_SHARE_SESSION_EPOCH.
         """
         session = self._find(key)
@@ -115,8 +115,8 @@ class ShareSessions:
         return session
 
     def account(self, session: ShareSession) -> bool:
-        """Charge what a session has become. Returns False if there is no room for it: it is to
-        end.
+        """Charge the current size of a session. Returns False if the memory is not available: the
+        session must end.
         """
         if not self.is_alive(session):
             return True  # this was its last request

@@ -1,3 +1,3 @@
-"""A whole cluster in one thread on simulated time: the nodes, their clients, and what goes wrong
-follow from one seed.
+"""A whole cluster in one thread on simulated time: one seed determines the nodes, their clients and
+the faults.
 """

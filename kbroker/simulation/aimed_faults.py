@@ -1,6 +1,6 @@
-"""Faults in an order that chance seldom gives: leaders that follow one another while a follower is
-behind, a leader that does not hear what became of its proposal, one that is deposed with records
-that no other node has, a node that dies as it is asked for markers.
+"""Sequences of faults that random faults rarely produce: successive leaders while a follower is
+behind, a leader that does not get the response to its proposal, a deposed leader with records that
+no other node has, a node that is killed when it receives a request for markers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kbroker.simulation.workload import EVENTS, LEDGER
 
 REPLICAS: Final = 3
 FIRST_PAUSE_S: Final = 1.0
-"""The clients are at work after this time."""
+"""The clients are running after this time."""
 LOOK_EVERY_S: Final = 0.005
 STOP_TIMEOUT_S: Final = 5.0
 EXPANSION_TIMEOUT_S: Final = 5.0
 DEPOSED_S: Final = 4.5
-"""A session timeout, and what another leader needs to get further than the deposed one."""
+"""A session timeout, plus the time that another leader needs to get ahead of the deposed one."""
 FOLLOWS_S: Final = 1.0
 SLOW_DISK_S: Final = 0.3
 CUTS_S: Final = 1.0
@@ -47,7 +47,7 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 class Aim(Enum):
-    """What is brought about."""
+    """The sequence of faults."""
 
     SUCCESSION = "one leader after the other, while followers are behind"
     UNHEARD = "the answer to a proposal is not heard"
@@ -64,7 +64,7 @@ class Replicas(NamedTuple):
 
 
 class AimedFaults:
-    """note: told what happens. counts: of the aims, by name."""
+    """note: called with a line for each event. counts: of the sequences, by name."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class AimedFaults:
         self._note = note
 
     async def run(self) -> None:
-        """One of them; what it has broken is whole again at its end."""
+        """Run one sequence; at its end all of its faults are healed."""
         aims: dict[Aim, Callable[[], Coroutine[Any, Any, None]]] = {
             Aim.SUCCESSION: self._succession,
             Aim.UNHEARD: self._unheard,
@@ -102,11 +102,11 @@ class AimedFaults:
         except (KafkaError, StartupError, TimeoutError) as error:
             self._note(f"aim given up: {error!r}")
 
-    # -- the aims ---------------------------------------------------------------------------------
+    # -- the sequences ----------------------------------------------------------------------------
 
     async def _succession(self) -> None:
-        """The leader stops in order, then its successor. One follower lacks the last records of the
-        first leader, and both others lack those of the second.
+        """The leader is shut down cleanly, then its successor. One follower lacks the last records
+        of the first leader, and both others lack those of the second.
         """
         found = await self._drawn_replicas(has_all=lambda each: True)
         first, (second, last) = found.leader, found.followers
@@ -126,8 +126,8 @@ class AimedFaults:
                 await self._pause(0.5, 1.0)
 
     async def _unheard(self) -> None:
-        """A follower returns to the ISR, but its leader is not told, and the follower stops to
-        fetch. Then the leader dies.
+        """A follower rejoins the ISR, but its leader does not get the response, and the follower
+        stops fetching. Then the leader is killed.
         """
         controller = await self._controller()
         found = await self._drawn_replicas(has_all=lambda each: each.leader != controller)
@@ -137,7 +137,7 @@ class AimedFaults:
         metadata = Flow(ApiKey.FETCH, leader, _controller_port(controller))
         fetches = _replication(follower, leader)
         with self._held(fetches):
-            # The ISR is looked at in intervals of half the time that a follower may lag.
+            # The ISR is checked at intervals of half of replica.lag.time.max.ms.
             await asyncio.sleep(1.5 * self._lag_max_s + 0.5)
         begun_s = asyncio.get_running_loop().time()
         with self._held(metadata, proposals):
@@ -149,9 +149,9 @@ class AimedFaults:
                     await asyncio.sleep(DEPOSED_S)
 
     async def _deposed(self) -> None:
-        """No other node hears the leader of a partition, and clients do. When it has learnt that it
-        follows, it takes a while until it fetches, and to cut its log: readers wait at it for new
-        records then.
+        """The leader of a partition is cut off from the other nodes but not from clients. When it
+        has learnt that it is a follower, its first fetch and the truncation of its log are delayed,
+        while readers wait at it for new records.
         """
         found = await self._drawn_replicas(has_all=lambda each: each.partition.topic == EVENTS)
         self._note(f"{found.partition}: {found.leader} is alone with the clients")
@@ -174,7 +174,9 @@ class AimedFaults:
             node.slow_down()
 
     async def _markers(self) -> None:
-        """A leader is killed that has written a marker of another node's, which no follower has."""
+        """Kill a leader that has written a transaction marker for a coordinator on another node,
+        before any follower has the marker.
+        """
         leaders = await self._leaders_of(LEDGER)
         ends = {
             node: Flow(ApiKey.END_TXN, CLIENTS, FIRST_BROKER_PORT + node) for node in self._nodes
@@ -192,7 +194,9 @@ class AimedFaults:
                 await asyncio.sleep(LOOK_EVERY_S)
 
     async def _marked(self, coordinator: int, target: int) -> bool:
-        """Kill the target if it is asked for a marker. Returns whether it was."""
+        """Kill the target when it receives a request for a marker. Returns whether it
+        received one.
+        """
         began_s = asyncio.get_running_loop().time()
         markers = Flow(ApiKey.WRITE_TXN_MARKERS, coordinator, FIRST_BROKER_PORT + target)
         others = [each for each in sorted(self._nodes) if each != target]
@@ -205,7 +209,7 @@ class AimedFaults:
                 await asyncio.sleep(DEPOSED_S)
         return True
 
-    # -- what they are made of --------------------------------------------------------------------
+    # -- steps of the sequences -------------------------------------------------------------------
 
     async def _asked_since(self, flow: Flow, begun_s: float) -> None:
         while True:
@@ -238,7 +242,7 @@ class AimedFaults:
 
     @contextmanager
     def _stopped(self, node_id: int) -> Iterator[Coroutine[Any, Any, None]]:
-        """Gives what waits until the node has stopped."""
+        """Yields a coroutine that waits until the node has stopped."""
         node = self._nodes[node_id]
         self._note(f"{node} stops")
         try:
@@ -251,10 +255,12 @@ class AimedFaults:
     async def _until_stopped(self, node: SimulatedNode) -> None:
         await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
 
-    # -- the cluster as it is ---------------------------------------------------------------------
+    # -- the state of the cluster -----------------------------------------------------------------
 
     async def _drawn_replicas(self, has_all: Callable[[Replicas], bool]) -> Replicas:
-        """A partition; those of offsets as often as all others together. Raises KafkaError."""
+        """A random partition; one of the offsets topic as often as all others together. Raises
+        KafkaError.
+        """
         async with Client(self._bootstrap, timeout_s=STOP_TIMEOUT_S) as client:
             metadata = await client.metadata(None)
         found = [
@@ -279,7 +285,7 @@ class AimedFaults:
         return frozenset(each.leader_id for each in found.partitions.values())
 
     async def _controller(self) -> int:
-        """The active one."""
+        """The node id of the active controller."""
         asked = DescribeQuorumRequest.TopicData(
             topic_name=METADATA_PARTITION.topic,
             partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],

@@ -1,6 +1,6 @@
 """The nodes of a simulated cluster: each is the node that `kbroker serve` runs, on a simulated
-loop, network and clock, with its data in real files. A kill keeps what was written to them, as the
-death of a process does.
+loop, network and clock, with its data in real files. A kill keeps the written data, as when a
+process is killed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kbroker.simulation.resources import SimulatedResources
 logger = logging.getLogger(__name__)
 
 CONTROLLERS: Final = 3
-"""The first nodes are controllers too, no more than this."""
+"""The maximum number of controllers, which are the first nodes."""
 FIRST_BROKER_PORT: Final = 9_000
 FIRST_CONTROLLER_PORT: Final = 19_000
 RESTART_S: Final = 1.0
-"""After this time a node is started again that has ended because it could not start."""
+"""The time after which a node is started again if it ended because its start failed."""
 CLOCKS_AHEAD_S: Final = (-1_800.0, -60.0, -1.0, 0.0, 1.0, 60.0, 1_800.0)
-"""Wall clocks may be wrong by less than what message.timestamp.after.max.ms and
-producer.id.expiration.ms allow.
+"""The maximum error of wall clocks, below message.timestamp.after.max.ms and
+producer.id.expiration.ms.
 """
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -56,17 +56,19 @@ SETTINGS: Final[Mapping[str, str]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""Times that are shorter than the defaults, so that more happens in a simulated minute."""
+"""Timeouts below the defaults, so that more happens in a simulated minute."""
 DRAWN_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     # Shorter than broker.session.timeout.ms: the leader removes a dead follower from the ISR.
     # Longer: the controller does, which fences its broker.
     "replica.lag.time.max.ms": ("2000", "10000"),
 }
-"""Of each of these a cluster has one value."""
+"""Settings with one value per cluster, drawn from these."""
 
 
 def replication_settings(nodes: int) -> dict[str, str]:
-    """Three replicas where there are as many nodes, and one of them may be missing."""
+    """Three replicas if there are as many nodes, with min.insync.replicas for one missing
+    replica.
+    """
     replicas = min(nodes, 3)
     in_sync = max(replicas - 1, 1)
     return {
@@ -79,8 +81,8 @@ def replication_settings(nodes: int) -> dict[str, str]:
 
 
 class SimulatedNode:
-    """One node, over several lives. failed: told of the node and an error after which it must not
-    continue, and which no fault explains.
+    """One node, over several processes. failed: called with the node and an error after which it
+    cannot continue and which no fault explains.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class SimulatedNode:
         return self._process.is_alive and not self._process.is_paused
 
     def start(self) -> None:
-        """A new process."""
+        """Start a new process."""
         self.lives += 1
         self._is_wanted = True
         self._process = process = SimulatedProcess(self.id)
@@ -125,7 +127,7 @@ class SimulatedNode:
         try:
             await broker.start()
         except StartupError as error:
-            logger.warning("node %d cannot start: %s", self.id, error)
+            logger.warning("node %d failed to start: %s", self.id, error)
             self._loop.call_later(RESTART_S, self._start_again, context=Context())
             return
         self._failed(self, await broker.wait_failed())
@@ -136,7 +138,7 @@ class SimulatedNode:
             self.start()
 
     def kill(self) -> None:
-        """End as by SIGKILL."""
+        """Kill the process, as with SIGKILL."""
         self._is_wanted = False
         if not self._process.is_alive:
             return
@@ -146,7 +148,7 @@ class SimulatedNode:
             self._context.run(broker.kill)  # closes its files
 
     def stop(self) -> asyncio.Future[None]:
-        """End as by SIGTERM. The future is done when the process has ended."""
+        """Stop the process, as with SIGTERM. The future is done when the process has ended."""
         self._is_wanted = False
         stopped: asyncio.Future[None] = self._loop.create_future()
         broker, process = self._broker, self._process
@@ -164,15 +166,17 @@ class SimulatedNode:
         return stopped
 
     def pause(self) -> None:
-        """Stop as by SIGSTOP."""
+        """Pause the process, as with SIGSTOP."""
         self._loop.pause(self._process)
 
     def resume(self) -> None:
-        """Continue as by SIGCONT."""
+        """Resume the process, as with SIGCONT."""
         self._loop.resume(self._process)
 
     def slow_down(self, thread_s: float = THREAD_S) -> None:
-        """Work on its disk takes so long from now on; by default, no longer than usual."""
+        """Set the time that work on the node's disk takes from now on; by default the usual
+        time.
+        """
         self._process.thread_s = thread_s
 
     def log_bytes(self, folder: str) -> bytes:
@@ -189,7 +193,7 @@ class SimulatedNode:
 
 
 class SimulatedCluster:
-    """Formatted nodes. failed: see `SimulatedNode`."""
+    """The formatted nodes. failed: see `SimulatedNode`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Simulated consumers: members of a group that commit what they have read, and readers without one.
+"""Simulated consumers: members of a group that commit their offsets, and readers without a group.
 They read to the end after the writers have stopped; the run cancels them then.
 """
 
@@ -27,7 +27,7 @@ GROUP_SETTINGS: Final = GroupConfig(
 
 
 class Reads:
-    """What one reader reads. latest: the last offset by partition."""
+    """The records that one reader has read. latest: the last offset by partition."""
 
     def __init__(
         self, workload: Workload, name: str, *, committed_only: bool, group: str | None = None
@@ -40,7 +40,7 @@ class Reads:
         self._committed_only = committed_only
 
     def take(self, records: list[ConsumedRecord]) -> None:
-        """Records that were read in the present session."""
+        """Add records that were read in the current session."""
         for record in records:
             place = TopicPartition(record.topic, record.partition)
             self.latest[place] = record.offset
@@ -59,7 +59,7 @@ class Reads:
 
 
 class Member:
-    """A member of a group that reads `events`; a new one after an error."""
+    """A member of a group that reads `events`; rejoins as a new member after an error."""
 
     def __init__(self, workload: Workload, name: str, group: str) -> None:
         self.reads = Reads(workload, name, committed_only=True, group=group)
@@ -68,7 +68,7 @@ class Member:
         self._group = group
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 async with (
@@ -120,7 +120,7 @@ class Reader:
         self._isolation_level = READ_COMMITTED if committed_only else READ_UNCOMMITTED
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         places = [
             TopicPartition(topic, index)
             for topic in (EVENTS, LEDGER)

@@ -1,11 +1,11 @@
 """An event loop on simulated time, for several processes in one thread.
 
-A callback belongs to the process that its context names (`PROCESS`), as do the tasks, timers and
-connections that it begins. The callbacks of a paused process wait until it resumes, those of a
-killed one are dropped. Time passes only when no callback is ready. Callbacks that are due at the
-same time run in the order in which they were planned, so a run depends on nothing but its input.
+A callback belongs to the process in its context (`PROCESS`), as do the tasks, timers and
+connections that it creates. The callbacks of a paused process wait until it resumes, those of a
+killed one are dropped. Time advances only when no callback is ready. Callbacks that are due at the
+same time run in the order in which they were scheduled, so a run is deterministic.
 
-Threads are simulated too: what is given to an executor is run on the loop a moment later.
+Threads are simulated too: work submitted to an executor runs on the loop after a short delay.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 START_NS: Final = 1_700_000_000 * 1_000_000_000
-"""The wall clock when a simulation begins."""
+"""The wall clock at the start of a simulation."""
 FEW_TASKS: Final = 1000
-"""From so many on, those that have ended are looked for and forgotten."""
+"""When there are this many tasks, ended ones are removed."""
 END_TIMEOUT_S: Final = 10.0
-"""Of simulated time, for tasks that are cancelled at the end. Then they are cancelled again: a node
-that was killed as it started waits for what does not end any more.
+"""Simulated time for tasks that are cancelled at the end. Then they are cancelled again: a node
+that was killed during its start waits for operations that never end.
 """
 MOST_CANCELS: Final = 5
 
 
 class SimulatedHandle(asyncio.TimerHandle):
-    """A callback that is planned."""
+    """A scheduled callback."""
 
     __slots__ = ("process", "run")
 
@@ -61,15 +61,15 @@ class SimulatedHandle(asyncio.TimerHandle):
 
 
 def _nothing() -> None:
-    """A callback that was cancelled."""
+    """Replaces a callback that was cancelled."""
 
 
 class Stalled(Exception):
-    """Nothing is left to happen."""
+    """No callback is left to run."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module. Any: as the methods of asyncio have it."""
+    """See the module. Any: as in asyncio's signatures."""
 
     def __init__(self, network: SimulatedNetwork) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._planned: list[tuple[float, int, SimulatedHandle]] = []
         self._due: deque[SimulatedHandle] = deque()
         self._held: dict[SimulatedProcess, list[SimulatedHandle]] = {}
-        """Callbacks that were due while their process was paused."""
+        """Callbacks that became due while their process was paused."""
         self._count = 0
         self._is_ending = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -125,7 +125,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled handles stay planned, and nothing happens then."""
+        """Does nothing: a cancelled handle stays scheduled, without effect."""
 
     def _run_once(self) -> None:
         """One turn, as `asyncio.BaseEventLoop.run_forever` calls it."""
@@ -164,11 +164,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # -- processes --------------------------------------------------------------------------------
 
     def pause(self, process: SimulatedProcess) -> None:
-        """Stop a process as by SIGSTOP."""
+        """Pause a process, as with SIGSTOP."""
         process.is_paused = True
 
     def resume(self, process: SimulatedProcess) -> None:
-        """Continue as by SIGCONT: everything that was due happens now, in its order."""
+        """Resume a process, as with SIGCONT: all due callbacks run now, in order."""
         process.is_paused = False
         self._due.extend(self._held.pop(process, ()))
 
@@ -179,8 +179,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.network.process_ended(process)
 
     async def cancel_all(self) -> None:
-        """End every task but the one that calls, also those of processes that were killed, so that
-        the loop can be closed.
+        """Cancel every task except the calling one, also those of killed processes, so that the
+        loop can be closed.
         """
         self._is_ending = True
         for _ in range(MOST_CANCELS):
@@ -202,8 +202,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         name: object = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """See asyncio. Tasks are kept until they end: those of a killed process never do, and the
-        collector would throw GeneratorExit into them at any time.
+        """See asyncio. Tasks are kept until they end: those of a killed process never end, and the
+        collector would throw GeneratorExit into them at an arbitrary time.
         """
         task = super().create_task(coro, name=name, context=context)
         if len(self._tasks) >= self._tasks_limit:
@@ -225,7 +225,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return
             try:
                 result = func(*args)
-            except Exception as error:  # noqa: BLE001  # the future's
+            except Exception as error:  # noqa: BLE001  # raised by the future
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -1,5 +1,5 @@
-"""What goes wrong in a simulated cluster, drawn from a seed: kills, restarts, pauses, cuts of the
-network, a bad network. No more than two nodes at a time are affected.
+"""Faults of a simulated cluster, drawn from a seed: kills, restarts, pauses, network partitions, a
+bad network. At most two nodes at a time are affected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 class Faults:
-    """note: told what happens. counts: of the faults of each kind."""
+    """note: called with a line for each event. counts: of the faults of each kind."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Faults:
         self._affected: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled; faults that are under way then end in `heal`."""
+        """Run until cancelled; `heal` ends the faults in progress."""
         while True:
             await asyncio.sleep(self._random.expovariate(1 / MEAN_GAP_S))
             if self._random.random() < 0.2:
@@ -98,7 +98,7 @@ class Faults:
             self._note(f"{node} is well again")
 
     def cuts_of(self, node: int, kind: Kind) -> list[tuple[int, int]]:
-        """From whom nothing reaches whom."""
+        """The (source, target) pairs between which no data is delivered."""
         others = [each for each in sorted(self._nodes) if each != node]
         out = [(node, other) for other in others]
         into = [(other, node) for other in others]
@@ -118,7 +118,7 @@ class Faults:
                 return []
 
     async def heal(self) -> None:
-        """End everything that is under way; the network is a good one from now on."""
+        """End all faults in progress; the network is a good one from now on."""
         tasks = list(self._affected.values())
         for task in tasks:
             task.cancel()

@@ -1,4 +1,6 @@
-"""Python's garbage collector while a seed runs. A broker's policy is in `node/loop/garbage`."""
+"""Settings of Python's garbage collector while a seed runs. A broker's policy is in
+`node/loop/garbage`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from contextlib import contextmanager
 from typing import Final
 
 COLLECTION_THRESHOLD: Final = 100_000
-"""So many new objects between two collections."""
+"""The number of new objects between two collections."""
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Within, Python seldom collects garbage: most of what a seed makes lives as long as the seed,
-    and to walk the newest 700 objects again and again takes an eighth of the time.
+    """A context in which Python rarely collects garbage: most objects of a seed live as long as the
+    seed, and visiting the newest 700 objects repeatedly takes an eighth of the time.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(COLLECTION_THRESHOLD, *thresholds[1:])

@@ -1,7 +1,7 @@
 """The network of a simulated cluster: connections whose bytes arrive late, in order and in pieces
-of any size; a cut, of one direction or of both, holds them back until it is healed, as
-retransmission does. A process that is killed resets its connections. All addresses are ports of one
-host. Answers of single connections can be held back too, as if one flow of packets were lost.
+of any size; a cut of one or both directions delays them until it is healed, as TCP retransmission
+does. The connections of a killed process are reset. All addresses are ports of one host. Responses
+on single connections can be delayed too, as if the packets of one flow were lost.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kbroker.simulation.unanswered import Conversation, UnansweredRequest
 
 HOST: Final = "127.0.0.1"
 SYN_RETRY_S: Final = 1.0
-"""A connection request that a cut has lost is sent again after this time."""
+"""A connection request that was lost in a cut is sent again after this time."""
 RETRANSMISSION_S: Final = 0.2
-"""How long after a cut has healed the bytes that it held back arrive, at most."""
+"""The maximum time until delayed bytes arrive after a cut has healed."""
 SPLIT_SHARE: Final = 0.1
-"""Of writes that arrive in two pieces."""
+"""The share of writes that arrive in two pieces."""
 FIRST_CLIENT_PORT: Final = 50_000
 
 
 @dataclass
 class Conditions:
-    """How bad the network is. Delays in seconds; a share of what is sent takes up to `late_s`
+    """The quality of the network. Delays in seconds; a share of the data takes up to `late_s`
     longer.
     """
 
@@ -51,7 +51,7 @@ class Conditions:
 
 
 class Flow(NamedTuple):
-    """The connections of one process to one port over which it has sent requests of one API."""
+    """The connections of one process to one port on which it has sent requests of one API."""
 
     api_key: ApiKey
     source: int
@@ -59,14 +59,14 @@ class Flow(NamedTuple):
 
 
 class End(Enum):
-    """How the other side of a connection ended it."""
+    """How the other side of a connection closed it."""
 
     CLOSED = auto()
     RESET = auto()
 
 
 class SimulatedSocket:
-    """A port that is bound."""
+    """A bound port."""
 
     def __init__(self, network: SimulatedNetwork, port: int) -> None:
         self._network = network
@@ -77,13 +77,13 @@ class SimulatedSocket:
         return HOST, self.port
 
     def close(self) -> None:
-        """Nobody can connect any more; open connections stay."""
+        """Refuse new connections; open ones stay."""
         self._network.unlisten(self.port, self)
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Who accepts connections at a port. context: of the process that listens."""
+    """The listener of a port. context: that of the listening process."""
 
     socket: SimulatedSocket
     process: SimulatedProcess
@@ -92,18 +92,18 @@ class Listener:
 
 
 class SimulatedServer:
-    """What `loop.create_server` gives."""
+    """The server of `loop.create_server`."""
 
     def __init__(self, socket: SimulatedSocket) -> None:
         self._socket = socket
 
     def close(self) -> None:
-        """Accept no connections any more."""
+        """Stop accepting connections."""
         self._socket.close()
 
 
 class SimulatedNetwork:
-    """See the module. Processes are known by their node ids."""
+    """See the module. Processes are identified by their node ids."""
 
     def __init__(self, random: Random) -> None:
         self.conditions = Conditions()
@@ -112,20 +112,20 @@ class SimulatedNetwork:
         self._cuts: set[tuple[int, int]] = set()
         self._held: set[Flow] = set()
         self._transports: dict[SimulatedTransport, None] = {}
-        """In the order in which they were made."""
+        """In the order of creation."""
         self._conversations: dict[SimulatedTransport, Conversation] = {}
-        """By their clients' ends, which are open."""
+        """By the open client ends."""
         self._next_client_port = FIRST_CLIENT_PORT
 
     def unanswered(self) -> Iterator[UnansweredRequest]:
-        """The requests that wait for a response, on connections that their clients keep open."""
+        """The requests without a response, on connections that their clients keep open."""
         for conversation in self._conversations.values():
             yield from conversation.unanswered
 
     # -- addresses --------------------------------------------------------------------------------
 
     def bind(self, port: int) -> SimulatedSocket:
-        """A socket at the port, at which nobody listens yet."""
+        """A socket at the port, without a listener."""
         return SimulatedSocket(self, port)
 
     def listen(
@@ -134,14 +134,14 @@ class SimulatedNetwork:
         socket: SimulatedSocket,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
     ) -> SimulatedServer:
-        """Accept connections from now on, in the process that calls."""
+        """Accept connections from now on, in the calling process."""
         del loop
         listener = Listener(socket, _process(), copy_context(), protocol_factory)
         self._listeners[socket.port] = listener
         return SimulatedServer(socket)
 
     def unlisten(self, port: int, socket: SimulatedSocket) -> None:
-        """The socket is closed."""
+        """Called when the socket is closed."""
         listener = self._listeners.get(port)
         if listener is not None and listener.socket is socket:
             del self._listeners[port]
@@ -149,7 +149,7 @@ class SimulatedNetwork:
     # -- connections ------------------------------------------------------------------------------
 
     async def connect(self, loop: asyncio.AbstractEventLoop, port: int) -> SimulatedTransport:
-        """A connection of the process that calls; without a protocol yet. Raises
+        """A connection of the calling process, without a protocol yet. Raises
         ConnectionRefusedError.
         """
         connected: asyncio.Future[SimulatedTransport] = loop.create_future()
@@ -201,7 +201,7 @@ class SimulatedNetwork:
         return client
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """One end is closed."""
+        """Called when one end is closed."""
         self._transports.pop(transport, None)
         self._conversations.pop(transport, None)
 
@@ -214,10 +214,10 @@ class SimulatedNetwork:
             if transport.process is process:
                 transport.abort()
 
-    # -- what goes wrong --------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------
 
     def delay_s(self) -> float:
-        """How long something takes that is sent now."""
+        """The delay of data that is sent now."""
         conditions, random = self.conditions, self._random
         delay_s = random.uniform(conditions.min_delay_s, conditions.max_delay_s)
         if conditions.late_share and random.random() < conditions.late_share:
@@ -225,22 +225,22 @@ class SimulatedNetwork:
         return delay_s
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """What arrives of one write."""
+        """The pieces in which one write arrives."""
         if len(data) > 1 and self._random.random() < SPLIT_SHARE:
             at = self._random.randrange(1, len(data))
             return [data[:at], data[at:]]
         return [data]
 
     def retransmission_s(self) -> float:
-        """How long it takes until bytes arrive that a cut has held back."""
+        """The time until bytes arrive that a cut has delayed."""
         return self._random.uniform(0, RETRANSMISSION_S)
 
     def cut(self, source: int, target: int) -> None:
-        """From now on nothing of one process reaches another."""
+        """Deliver no data from one process to another from now on."""
         self._cuts.add((source, target))
 
     def heal(self, source: int, target: int) -> None:
-        """End the cut; what it held back arrives."""
+        """End the cut; delayed data arrives."""
         self._cuts.discard((source, target))
         for transport in list(self._transports):
             peer = transport.peer
@@ -251,22 +251,22 @@ class SimulatedNetwork:
                 transport.continue_after_cut()
 
     def hold_answers(self, flow: Flow) -> None:
-        """From now on no answer of the flow arrives, also on connections that are made later."""
+        """Deliver no response of the flow from now on, also on later connections."""
         self._held.add(flow)
 
     def release_answers(self, flow: Flow) -> None:
-        """What was held back arrives."""
+        """Deliver the delayed responses."""
         self._held.discard(flow)
         for transport in list(self._conversations):
             if self._is_of(transport, flow):
                 transport.continue_after_cut()
 
     def is_held(self, transport: SimulatedTransport) -> bool:
-        """Whether nothing arrives at this end of a connection, a client's or a server's."""
+        """Whether no data arrives at this end of a connection, that of a client or a server."""
         return bool(self._held) and any(self._is_of(transport, flow) for flow in self._held)
 
     def last_asked_s(self, flow: Flow) -> float:
-        """When the flow's last request was sent on a connection that is open; -1: none was."""
+        """When the flow's last request was sent on an open connection; -1 if none was."""
         times = [
             conversation.last_asked_s[flow.api_key]
             for transport, conversation in self._conversations.items()
@@ -284,7 +284,7 @@ class SimulatedNetwork:
         )
 
     def is_cut(self, source: SimulatedProcess, target: SimulatedProcess) -> bool:
-        """Whether nothing of source reaches target."""
+        """Whether no data is delivered from source to target."""
         return (source.node_id, target.node_id) in self._cuts
 
 
@@ -296,7 +296,7 @@ def _process() -> SimulatedProcess:
 
 
 def _ignore(data: bytes) -> None:
-    """Nobody is told what is written."""
+    """Ignore written data."""
 
 
 class SimulatedTransport(asyncio.Transport):
@@ -315,16 +315,16 @@ class SimulatedTransport(asyncio.Transport):
         self.process = process
         self.peer: SimulatedTransport | None = None
         self.wrote: Callable[[bytes], None] = _ignore
-        """Told what this end writes."""
+        """Called with the data that this end writes."""
         self._network = network
         self._loop = loop
         self._context = context
         self._protocol: asyncio.BaseProtocol | None = None
         self._on_the_way: deque[bytes | End] = deque()
         self._held_back = 0
-        """How much of it a cut has held back."""
+        """How many of these bytes a cut has delayed."""
         self._unread: deque[bytes | End] = deque()
-        """What has arrived and was not given to the protocol."""
+        """Data that has arrived and was not passed to the protocol."""
         self._last_arrival_s = 0.0
         self._is_reading = True
         self._is_closing = False
@@ -381,7 +381,7 @@ class SimulatedTransport(asyncio.Transport):
         return self._is_reading and not self._is_closing
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing: everything is on its way at once."""
+        """Does nothing: all data is sent at once."""
 
     def get_write_buffer_size(self) -> int:
         """See asyncio."""
@@ -390,7 +390,7 @@ class SimulatedTransport(asyncio.Transport):
     # -- the network ------------------------------------------------------------------------------
 
     def send(self, item: bytes | End) -> None:
-        """The peer has sent something, which arrives here after what it sent before."""
+        """The peer has sent an item, which arrives here after its earlier items."""
         if self._is_closing:
             return
         self._on_the_way.append(item)
@@ -413,7 +413,7 @@ class SimulatedTransport(asyncio.Transport):
         self._plan_reading()
 
     def continue_after_cut(self) -> None:
-        """What a cut has held back arrives."""
+        """Deliver the data that a cut has delayed."""
         count, self._held_back = self._held_back, 0
         at_s = self._loop.time() + self._network.retransmission_s()
         self._last_arrival_s = max(self._last_arrival_s, at_s)
@@ -427,7 +427,7 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._read, context=self._context.copy())
 
     def _read(self) -> None:
-        """Give the protocol what has arrived."""
+        """Pass the data that has arrived to the protocol."""
         while self._unread and self._is_reading and not self._is_closing:
             item = self._unread.popleft()
             if item is End.RESET:
@@ -464,7 +464,7 @@ class SimulatedTransport(asyncio.Transport):
             self.close()
 
     def _end(self, end: End) -> None:
-        """Close this end; the peer is told after everything that was written."""
+        """Close this end; the peer sees that after all written data."""
         if self._is_closing:
             return
         if self.peer is not None:

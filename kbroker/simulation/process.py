@@ -1,4 +1,4 @@
-"""A simulated process: everything that runs in one thread of one operating system process."""
+"""A simulated process: all callbacks that belong to one operating system process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ THREAD_S: Final = 0.0005
 
 
 class SimulatedProcess:
-    """node_id: as the network knows it. thread_s: how long the work of one of its threads takes."""
+    """node_id: the id in the network. thread_s: how long the work of one of its threads takes."""
 
     __slots__ = ("is_alive", "is_paused", "node_id", "thread_s")
 
@@ -22,7 +22,7 @@ class SimulatedProcess:
 
 
 PROCESS: Final[ContextVar[SimulatedProcess | None]] = ContextVar("process", default=None)
-"""The process that the running callback belongs to; None outside of all."""
+"""The process of the running callback; None outside of all processes."""
 
 
 def context_of(process: SimulatedProcess) -> Context:

@@ -1,5 +1,5 @@
 """Simulated producers: idempotent ones, transactional ones, and ones that are neither. One batch is
-in flight at a time; it is sent again, as it is, until it is acknowledged.
+in flight at a time; it is resent unchanged until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ MEAN_PAUSE_S: Final = 0.25
 MOST_RECORDS: Final = 4
 ABORT_SHARE: Final = 0.25
 GIVE_UP_SHARE: Final = 0.05
-"""Of transactions that their producer leaves open, as if it had crashed, and begins anew."""
+"""The share of transactions that their producer leaves open, as after a crash, before it
+restarts.
+"""
 FETCH_EVERY: Final = 8
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 LAST_ADD_PARTITIONS: Final = 3
-"""The version of AddPartitionsToTxn that clients send; later ones are the brokers'."""
+"""The version of AddPartitionsToTxn that clients send; later ones are for brokers only."""
 OFFSETS_PLACE: Final = TopicPartition(LEDGER, 0)
-"""For which transactional producers commit offsets."""
+"""The group for which transactional producers commit offsets."""
 
 
 class BatchWriter:
-    """The identity of one producer, and its records. epoch: of the history, grows with each
-    `begin_epoch`.
+    """The identity of one producer, and its records. epoch: that of the history, incremented by
+    each `begin_epoch`.
     """
 
     def __init__(self, workload: Workload, name: str, guarantee: Guarantee) -> None:
@@ -75,13 +77,13 @@ class BatchWriter:
         self._next_sequences: Counter[TopicPartition] = Counter()
 
     def begin_epoch(self) -> None:
-        """The producer is a new one."""
+        """The client starts as a new producer."""
         self._epoch += 1
         self._counts.clear()
         self.identify(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
-        """Its producer id and epoch from now on; sequences begin anew with another one."""
+        """Set its producer id and epoch; with a new one sequences start at 0."""
         if (producer_id, producer_epoch) != (self.producer_id, self.producer_epoch):
             self.producer_id, self.producer_epoch = producer_id, producer_epoch
             self._next_sequences.clear()
@@ -89,7 +91,9 @@ class BatchWriter:
     async def write(
         self, client: Client, partition: TopicPartition, transaction: str | None = None
     ) -> None:
-        """Send a batch until it is acknowledged. Raises KafkaError: it may be stored or not."""
+        """Send a batch until it is acknowledged. Raises KafkaError, after which the batch may or
+        may not be stored.
+        """
         history, count = self._workload.history, self._workload.random.randint(1, MOST_RECORDS)
         values = []
         for _ in range(count):
@@ -178,7 +182,9 @@ async def _init_producer_id(workload: Workload, client: Client, writer: BatchWri
 
 
 async def produce(workload: Workload, name: str, guarantee: Guarantee) -> None:
-    """An idempotent or plain producer to `events`; a new one after an error."""
+    """An idempotent or plain producer to `events`; starts again as a new producer after an
+    error.
+    """
     writer = BatchWriter(workload, name, guarantee)
     while not workload.is_stopping:
         writer.begin_epoch()
@@ -196,9 +202,9 @@ async def produce(workload: Workload, name: str, guarantee: Guarantee) -> None:
 
 
 class TransactionalProducer:
-    """Transactions over several partitions of `ledger`, and offsets for the group of its name. One
-    that it leaves open, as if it had crashed, it ends when it begins anew; the coordinator's wall
-    clock may be half an hour behind, so the timeout of the transaction does not do.
+    """Transactions over several partitions of `ledger`, and offsets for the group of the same name.
+    Transactions that it leaves open, as after a crash, it ends when it restarts; the transaction
+    timeout cannot be relied on, since the coordinator's wall clock may be half an hour behind.
     """
 
     def __init__(self, workload: Workload, name: str, *, is_new_protocol: bool) -> None:
@@ -212,7 +218,7 @@ class TransactionalProducer:
         self._is_open = False
 
     async def run(self) -> None:
-        """Until the workload stops and no transaction is open."""
+        """Run until the workload stops and no transaction is open."""
         workload = self._workload
         while not workload.is_stopping or self._is_open:
             self._writer.begin_epoch()
@@ -227,8 +233,8 @@ class TransactionalProducer:
                 await workload.pause(MEAN_PAUSE_S)
 
     async def _transact(self, client: Client) -> bool:
-        """One transaction. Returns whether the producer goes on; raises KafkaError if what became
-        of the transaction is unknown.
+        """One transaction. Returns whether the producer can continue; raises KafkaError if the
+        outcome of the transaction is unknown.
         """
         workload, random = self._workload, self._workload.random
         self._count += 1
@@ -371,7 +377,7 @@ class TransactionalProducer:
 async def fetch_committed(
     workload: Workload, group: str, partitions: Sequence[TopicPartition]
 ) -> None:
-    """Look at committed offsets; a note if that fails."""
+    """Fetch committed offsets; if that fails, note it."""
     began_ms = workload.now_ms()
     try:
         found = await committed_offsets(workload.bootstrap_servers, group, partitions)

@@ -1,4 +1,4 @@
-"""What a simulated node has in place of threads, sockets and clocks of the system."""
+"""The resources of a simulated node, in place of the system's threads, sockets and clocks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ T = TypeVar("T")
 
 MAX_OPEN_FILES: Final = 64
 STEP_S: Final = 0.0002
-"""How long a step of computing takes, as far as the slices of long work are concerned; it takes no
-simulated time.
-"""
+"""How long a step of computing takes for the slicing of long work; it takes no simulated time."""
 
 
 class InlineExecutor(Executor):
@@ -35,7 +33,7 @@ class InlineExecutor(Executor):
         future: Future[T] = Future()
         try:
             result = fn(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # the future's
+        except Exception as error:  # noqa: BLE001  # raised by the future
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -43,7 +41,7 @@ class InlineExecutor(Executor):
 
 
 class SimulatedOffload:
-    """`ports.ClosableOffload`: work is done on the loop a moment later, in order."""
+    """`ports.ClosableOffload`: runs work on the loop after a short delay, in order."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[[], None], Callable[[OSError | None], None]]] = []
@@ -81,7 +79,7 @@ def _outcome(work: Callable[[], None]) -> OSError | None:
 
 
 class SimulatedResources(NodeResources):
-    """clock_ahead_s: how far the node's wall clock is set wrong."""
+    """clock_ahead_s: the error of the node's wall clock."""
 
     __slots__ = ("_computing_s", "clock_ahead_s")
 
@@ -92,7 +90,7 @@ class SimulatedResources(NodeResources):
         self._computing_s = 0.0
         self.clock = self._compute
         self.stall_clocks = _loop_time, _no_time
-        # The node asks it for its address and closes it, no more.
+        # The node only reads its address and closes it.
         self.bind = cast(Bind, lambda host, port, send_bytes, receive_bytes: network.bind(port))
 
     def timers(self) -> LoopTimers:
@@ -114,7 +112,7 @@ class SimulatedResources(NodeResources):
         """There are no threads to end."""
 
     def _compute(self) -> float:
-        """The clock of work that is cut into slices: each look at it is a step of that work."""
+        """The clock of sliced work: each reading counts as a step of that work."""
         self._computing_s += STEP_S
         return self._computing_s
 

@@ -1,7 +1,7 @@
-"""One simulated cluster: its nodes and clients live through faults for some simulated minutes, then
-everything heals, and the history of the clients is judged (`kbroker/testing/history`).
+"""One simulated cluster: its nodes and clients run with faults for some simulated minutes, then all
+faults are healed, and the history of the clients is checked (`kbroker/testing/history`).
 
-The seed decides everything; a run of the same seed, settings and version does the same.
+A run is determined by the seed, the settings and the version.
 """
 
 from __future__ import annotations
@@ -45,27 +45,31 @@ from kbroker.testing.history.verdict import anomalies
 
 HEAL_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 45.0
-"""Shorter than `workload.DELIVERY_TIMEOUT_S`: no writer gives up before."""
+"""Shorter than `workload.DELIVERY_TIMEOUT_S`, so that no writer gives up during that time."""
 ASK_EVERY_S: Final = 1.0
 ANSWER_TIMEOUT_S: Final = 35.0
-"""Within this time after everything has healed each request is answered: a change of a transaction
+"""After all faults are healed, each request is answered within this time: a change of a transaction
 waits for its replicas for 30 s, and nothing waits longer.
 """
 ORDINARY_ANSWER_S: Final = 10.0
-"""What is not answered after this time is waited for in the end: a rebalance takes 8 s at most."""
+"""Requests that are unanswered after this time are waited for at the end: a rebalance takes 8 s at
+most.
+"""
 WATCHED_GROUPS: Final = ("watched-1", "watched-2")
-"""Of which the two partitions of the offsets topic have one each."""
+"""Groups of which each of the two partitions of the offsets topic has one."""
 AIMED_EVERY: Final = 8
 FIRST_AIMED: Final = 3
-"""Of so many seeds one begins with aimed faults, under clients that look closer; the first such."""
+"""One of AIMED_EVERY seeds begins with aimed faults and additional watching clients; FIRST_AIMED is
+the first such seed.
+"""
 MEMORY_FOLDER: Final = Path("/dev/shm")
-"""Data of the nodes are there where it exists: the simulated nodes wait for no real disk."""
+"""The nodes' data is stored there if it exists: simulated nodes do not wait for a real disk."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """minutes: of simulated time with faults, longer for aimed ones. transactions: whether there
-    are transactional producers.
+    """minutes: simulated time with faults; longer with aimed ones. transactions: whether there are
+    transactional producers.
     """
 
     seed: int = 1
@@ -79,7 +83,7 @@ class Options:
         return self.seed % AIMED_EVERY == FIRST_AIMED and self.nodes >= REPLICAS
 
     def line(self) -> str:
-        """The command that does the same again."""
+        """The command that repeats the run."""
         words = ["kbroker sim", f"--seed {self.seed}", f"--nodes {self.nodes}"]
         words.append(f"--minutes {self.minutes:g}")
         if not self.transactions:
@@ -89,30 +93,30 @@ class Options:
 
 @dataclass
 class Outcome:
-    """anomalies: what must not have happened, a line each. trace: what happened, in order."""
+    """anomalies: violations, a line each. trace: the events, in order."""
 
     options: Options
     anomalies: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """Of simulated time."""
+    """In simulated time."""
     steps: int = 0
 
     @property
     def failure_line(self) -> str:
-        """The first anomaly, and how to see it again."""
+        """The first anomaly, and the command that repeats it."""
         more = len(self.anomalies) - 1
         others = f" (and {more} more)" if more else ""
         return f"seed {self.options.seed}: {self.anomalies[0]}{others}; {self.options.line()}"
 
 
 class _Failed(Exception):
-    """Something that ends the run before its time."""
+    """Ends the run early."""
 
 
 class ClusterRun:
-    """See the module. note: told each line of the trace as it is written."""
+    """See the module. note: called with each line of the trace."""
 
     def __init__(self, options: Options, note: Callable[[str], None] = lambda line: None) -> None:
         self.outcome = Outcome(options)
@@ -124,11 +128,11 @@ class ClusterRun:
         self._violation: asyncio.Future[str] = self._loop.create_future()
 
     def _random(self, purpose: str) -> Random:
-        """A stream of random numbers of its own for each purpose."""
+        """A separate stream of random numbers for each purpose."""
         return Random(f"{self._options.seed} {purpose}")
 
     def run(self) -> Outcome:
-        """All of it."""
+        """Run the simulation."""
         with _folder() as folder, _watched_cuts(self._violated):
             cluster = SimulatedCluster(
                 folder,
@@ -151,7 +155,7 @@ class ClusterRun:
         return self.outcome
 
     def _end(self, cluster: SimulatedCluster) -> None:
-        """Close what the nodes hold."""
+        """Close the files of the nodes."""
 
         async def kill_all() -> None:
             for node in cluster.nodes.values():
@@ -162,7 +166,7 @@ class ClusterRun:
         self._loop.run_until_complete(kill_all())
         self._loop.close()
 
-    # -- what is noted ----------------------------------------------------------------------------
+    # -- the trace --------------------------------------------------------------------------------
 
     def _note(self, text: str) -> None:
         line = f"{self._loop.time():9.3f} {text}"
@@ -170,7 +174,7 @@ class ClusterRun:
         self._note_line(line)
 
     def _violated(self, text: str) -> None:
-        """What must not happen; ends the run."""
+        """Record a violation, which ends the run."""
         self._note(f"violation: {text}")
         if not self._violation.done():
             self._violation.set_result(text)
@@ -179,14 +183,14 @@ class ClusterRun:
         self._violated(f"{node} has failed: {type(error).__name__}: {error}")
 
     def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Any: asyncio's. An exception that was never retrieved is no violation: the task that
+        """Any: asyncio's. An exception that was never retrieved is not a violation: the task that
         waited for it was killed.
         """
         error = context.get("exception")
         if error is not None and "never retrieved" not in context["message"]:
             self._violated(f"{context['message']}: {type(error).__name__}: {error}")
 
-    # -- a life -----------------------------------------------------------------------------------
+    # -- phases -----------------------------------------------------------------------------------
 
     async def _live(self, cluster: SimulatedCluster) -> None:
         life: asyncio.Future[None] = self._loop.create_task(self._life(cluster))
@@ -251,7 +255,7 @@ class ClusterRun:
     def _watchers(
         self, cluster: SimulatedCluster, workload: Workload
     ) -> Iterator[Coroutine[Any, Any, None]]:
-        """Clients that look at what the aimed faults may spoil."""
+        """Clients that observe the state that aimed faults may damage."""
         if self._options.is_aimed:
             for group in WATCHED_GROUPS:
                 yield OffsetWatcher(workload, group).run()
@@ -259,8 +263,8 @@ class ClusterRun:
                 yield ReplicaReader(workload, node_id).run()
 
     async def _take_one_down(self, cluster: SimulatedCluster) -> SimulatedNode | None:
-        """Kill a node, in every other seed, while the writers end: the others do all that is to be
-        done. First all replicas have to be in sync, so that no partition needs the node.
+        """Kill a node, in every other seed, while the writers end: the other nodes must be
+        sufficient. First wait until all replicas are in sync, so that no partition needs the node.
         """
         random = self._random("down")
         if random.random() < 0.5:
@@ -281,7 +285,7 @@ class ClusterRun:
         return node
 
     async def _written(self, writing: Sequence[asyncio.Task[None]]) -> None:
-        """The writers have ended what they had begun. Raises _Failed."""
+        """Wait until the writers have finished their operations. Raises _Failed."""
         _, late = await asyncio.wait(writing, timeout=STOP_TIMEOUT_S)
         if late:
             raise _Failed(f"{len(late)} writers do not end within {STOP_TIMEOUT_S:.0f} s")
@@ -289,7 +293,7 @@ class ClusterRun:
     async def _until(
         self, problems: Callable[[], Coroutine[Any, Any, Sequence[str]]], what: str
     ) -> None:
-        """Until there is no problem. Raises _Failed."""
+        """Wait until there is no problem. Raises _Failed."""
         deadline_s = self._loop.time() + HEAL_TIMEOUT_S
         while found := await problems():
             if self._loop.time() > deadline_s:
@@ -298,7 +302,7 @@ class ClusterRun:
             await asyncio.sleep(ASK_EVERY_S)
 
     async def _watch_answers(self, healed_s: float) -> None:
-        """Until it is cancelled; healed_s: when the last fault has ended."""
+        """Watch for unanswered requests until cancelled. healed_s: when the last fault ended."""
         while True:
             since_s = self._loop.time() - ANSWER_TIMEOUT_S
             if healed_s <= since_s:
@@ -308,7 +312,9 @@ class ClusterRun:
             await asyncio.sleep(ASK_EVERY_S)
 
     async def _everything_answered(self) -> None:
-        """No request waits for longer than is usual; `_watch_answers` ends what waits too long."""
+        """Wait until no request waits longer than usual; `_watch_answers` fails the run for those
+        that wait too long.
+        """
 
         async def problems() -> Sequence[str]:
             before_s = self._loop.time() - ORDINARY_ANSWER_S
@@ -317,7 +323,9 @@ class ClusterRun:
         await self._until(problems, "everything answered")
 
     async def _healed(self, cluster: SimulatedCluster) -> dict[TopicPartition, PartitionState]:
-        """All replicas are in sync, and no transaction is open. Returns the partitions."""
+        """Wait until all replicas are in sync and no transaction is open. Returns the
+        partitions.
+        """
         states: dict[TopicPartition, PartitionState] = {}
         replicas = min(self._options.nodes, 3)
 
@@ -337,7 +345,7 @@ class ClusterRun:
         states: dict[TopicPartition, PartitionState],
         readers: Sequence[Reads],
     ) -> None:
-        """Each reader and each group has read everything that it may see."""
+        """Wait until each reader and each group has read all records that are visible to it."""
         ends: dict[TopicPartition, int] = {}
         for partition, state in states.items():
             if partition.topic in (EVENTS, LEDGER):
@@ -381,7 +389,7 @@ class ClusterRun:
 
 
 def _text_of(error: BaseException) -> str:
-    """What went wrong first."""
+    """The text of the first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) if isinstance(error, _Failed) else f"{type(error).__name__}: {error}"
@@ -397,8 +405,8 @@ def _consumers(workload: Workload) -> list[Member | Reader]:
 
 
 class _Cuts(logging.Handler):
-    """Told what nodes log as they cut records that were committed: nothing else shows that, if the
-    same records are fetched again. violated: as of `ClusterRun`.
+    """Receives the log records of nodes that truncate committed records: if the same records are
+    fetched again, nothing else shows that. violated: that of `ClusterRun`.
     """
 
     def __init__(self, violated: Callable[[str], None]) -> None:
@@ -413,7 +421,7 @@ class _Cuts(logging.Handler):
 
 @contextmanager
 def _watched_cuts(violated: Callable[[str], None]) -> Iterator[None]:
-    """No node may cut what was committed, as there are no unclean elections."""
+    """Check that no node truncates committed records, as there are no unclean elections."""
     cuts = _Cuts(violated)
     follower_log.logger.addHandler(cuts)
     try:
@@ -434,6 +442,6 @@ def _folder() -> Iterator[Path]:
 
 
 def run_seed(options: Options, note: Callable[[str], None] = lambda line: None) -> Outcome:
-    """The outcome of a seed."""
+    """Run a seed. Returns its outcome."""
     with rare_collections():
         return ClusterRun(options, note).run()

@@ -1,10 +1,10 @@
-"""The requests of a simulated cluster that have no response yet, as the network sees them: those of
+"""The requests of a simulated cluster without a response, as the network sees them: those of
 clients, brokers and controllers.
 
 Both directions of a connection are frames of Kafka's protocol. A server answers the requests of a
-connection in their order, so each response belongs to the oldest request. A request whose
-connection has ended is forgotten. Requests without a response (Produce with acks=0) would be taken
-for unanswered ones; no simulated client sends them.
+connection in order, so each response belongs to the oldest request. A request whose connection has
+ended is removed. Requests that get no response (Produce with acks=0) would count as unanswered; no
+simulated client sends them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.protocol.apis import ApiKey
 _LENGTH: Final = Struct(">i")
 _API_KEY: Final = Struct(">h")
 _NO_FRAME: Final = 1 << 62
-"""In place of a length that no frame has: what follows is not looked at."""
+"""Used instead of an invalid frame length: the following bytes are ignored."""
 
 
 class UnansweredRequest(NamedTuple):
@@ -38,17 +38,17 @@ class UnansweredRequest(NamedTuple):
 
 
 class _Frames:
-    """Cuts the bytes of one direction into frames, of which it keeps no more than the beginning."""
+    """Splits the bytes of one direction into frames, of which it keeps only the first bytes."""
 
     __slots__ = ("_begun", "_left")
 
     def __init__(self) -> None:
         self._begun = bytearray()
         self._left = 0
-        """Bytes of the present frame that are still to come; 0: its length is not complete."""
+        """How many bytes of the current frame are missing; 0: its length is incomplete."""
 
     def take(self, data: bytes) -> Iterator[bytes]:
-        """Yield the first bytes, an API key at least, of each frame that data completes."""
+        """Yield the first bytes (at least the API key) of each frame that data completes."""
         position = 0
         while position < len(data):
             if not self._left:
@@ -73,17 +73,15 @@ class _Frames:
 
 
 class Conversation:
-    """One connection. source, target: node ids of the process that connected, and of the one that
-    listens.
-    """
+    """One connection. source, target: node ids of the connecting and of the listening process."""
 
     __slots__ = ("_requests", "_responses", "_source", "_target", "last_asked_s", "unanswered")
 
     def __init__(self, source: int, target: int) -> None:
         self.unanswered: deque[UnansweredRequest] = deque()
-        """Oldest first."""
+        """The unanswered requests, oldest first."""
         self.last_asked_s: dict[int, float] = {}
-        """By API key, when the last such request was sent."""
+        """By API key, the time of the last request."""
         self._source = source
         self._target = target
         self._requests = _Frames()

@@ -1,5 +1,5 @@
-"""Simulated clients that look at what only a fault at the right moment spoils: what followers show,
-and committed offsets from one moment to the next.
+"""Simulated clients that detect violations which only a fault at the right time causes: reads from
+followers, and committed offsets over time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kbroker.testing.history.operations import OffsetCommit, OffsetFetch
 
 READ_TIMEOUT_S: Final = 1.0
 OFFSET_TIMEOUT_S: Final = 0.25
-"""Shorter than what a coordinator waits for: a commit that is not answered is given up."""
+"""Shorter than a coordinator's timeout: an unanswered commit is given up."""
 PAUSE_S: Final = 0.25
 COMMIT_AGAIN_S: Final = 1.0
-"""After a commit that failed. A coordinator answers no fetch while a commit is under way, so a new
-coordinator is to be asked before anything is committed there.
+"""The pause after a failed commit. A coordinator answers no fetch while a commit is in progress, so
+a new coordinator is to be asked before anything is committed there.
 """
 FETCH_AGAIN_S: Final = 0.02
 PLACE: Final = TopicPartition(EVENTS, 0)
@@ -36,7 +36,7 @@ NAMED_OFFSETS_VERSION: Final = 9
 
 
 class _ClientOfOneNode(Client):
-    """Takes one node for the leader of all partitions."""
+    """A client that treats one node as the leader of all partitions."""
 
     node_id = -1
 
@@ -47,8 +47,8 @@ class _ClientOfOneNode(Client):
 
 
 class ReplicaReader:
-    """Reads both topics at one node, whether it leads them or follows (KIP-392). It may miss
-    records, but none that it reads may be another than at the leader.
+    """Reads both topics from one node, as leader or follower (KIP-392). It may miss records, but
+    every record it reads must equal that of the leader.
     """
 
     def __init__(self, workload: Workload, node_id: int) -> None:
@@ -58,7 +58,7 @@ class ReplicaReader:
         self._node_id = node_id
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         config = ConsumerConfig(auto_offset_reset="none")
         positions = {
             TopicPartition(topic, index): 0
@@ -82,8 +82,8 @@ class ReplicaReader:
 
 
 class OffsetWatcher:
-    """Commits one offset after the other for a group of its own, and fetches all the time what is
-    committed, so that none goes back without being seen.
+    """Commits increasing offsets for its own group, and fetches the committed offset continuously,
+    to detect one that goes back.
     """
 
     def __init__(self, workload: Workload, group: str) -> None:
@@ -92,7 +92,7 @@ class OffsetWatcher:
         self._next_offset = 1
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._repeat(self._commit, after_error_s=COMMIT_AGAIN_S))
             both.create_task(self._repeat(self._fetch, after_error_s=FETCH_AGAIN_S))

@@ -1,4 +1,6 @@
-"""What the clients of a simulated cluster share: where it is, what they did, when they end."""
+"""The common state of the clients of a simulated cluster: its address, their history, and when they
+stop.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 EVENTS: Final = "events"
 LEDGER: Final = "ledger"
 PARTITIONS: Final = 2
-"""Of each topic."""
+"""The partition count of each topic."""
 REQUEST_TIMEOUT_S: Final = 3.0
 DELIVERY_TIMEOUT_S: Final = 60.0
 RETRY_S: Final = 0.1
@@ -31,12 +33,14 @@ BEHIND: Final = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Not retriable, but answered by brokers that do not know yet that they no longer lead."""
+"""Errors that are not retriable, but are returned by brokers that do not know yet that they are not
+leader any more.
+"""
 
 
 class Workload:
-    """counts: of operations that succeeded, by name. is_stopping: writers end what they have begun,
-    and begin nothing.
+    """counts: successful operations, by name. is_stopping: writers finish their operations and
+    start no new ones.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class Workload:
         self.violated = violated
 
     def now_ms(self) -> int:
-        """Simulated time."""
+        """Simulated time, ms."""
         return int(asyncio.get_running_loop().time() * 1000)
 
     def timestamp_ms(self) -> int:
@@ -67,7 +71,7 @@ class Workload:
         return Client(self.bootstrap_servers, client_id=client_id, timeout_s=REQUEST_TIMEOUT_S)
 
     async def pause(self, mean_s: float) -> None:
-        """Wait for a time that is drawn."""
+        """Wait for a random time."""
         await asyncio.sleep(self.random.expovariate(1 / mean_s))
 
 
@@ -79,8 +83,8 @@ async def persist(
     transactional_id: str | None = None,
     group: str | None = None,
 ) -> T:
-    """Repeat attempt until it succeeds. transactional_id, group: whose coordinators are looked up
-    again after an error. Raises the last error after timeout_s, or one that no repetition mends.
+    """Repeat attempt until it succeeds. transactional_id, group: their coordinators are looked up
+    again after an error. Raises the last error after timeout_s, or one that is not retriable.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
@@ -103,4 +107,4 @@ async def persist(
 
 
 Actor = Callable[[], Coroutine[Any, Any, None]]
-"""A client: runs until it has stopped."""
+"""A client: a coroutine that runs until it has stopped."""

@@ -1,5 +1,5 @@
-"""Brokers for tests, ours and yours: in this process (`EmbeddedBroker`, `EmbeddedCluster`) or in a
-process of their own (`BrokerProcess`).
+"""Brokers for tests, kbroker's own and those of its users: in this process (`EmbeddedBroker`,
+`EmbeddedCluster`) or in a separate process (`BrokerProcess`).
 """
 
 from __future__ import annotations

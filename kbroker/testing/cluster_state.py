@@ -1,4 +1,4 @@
-"""What a cluster says of its partitions and groups, asked over the wire."""
+"""Reads the state of a cluster's partitions and groups over the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest, O
 
 PAUSE_S: Final = 0.2
 UNAVAILABLE: Final = (KafkaError, StartupError)
-"""What a question raises while the cluster cannot answer."""
+"""Errors while the cluster cannot answer."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PartitionState:
 
 
 async def create_topics(bootstrap: str, topics: Mapping[str, int], replicas: int) -> None:
-    """Create topics once there are so many brokers as each has replicas. topics: their partition
+    """Create topics once there are at least as many brokers as replicas. topics: their partition
     counts. Raises TimeoutError after a minute.
     """
     made = [
@@ -59,7 +59,7 @@ async def create_topics(bootstrap: str, topics: Mapping[str, int], replicas: int
 
 
 async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionState]:
-    """Of all partitions, also of internal topics. Raises UNAVAILABLE."""
+    """The state of all partitions, including those of internal topics. Raises UNAVAILABLE."""
     async with Client(bootstrap, timeout_s=5.0) as client:
         metadata = await client.metadata(None)
         isr = {
@@ -77,7 +77,7 @@ async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionStat
 
 
 def out_of_sync(states: Mapping[TopicPartition, PartitionState], replicas: int) -> list[str]:
-    """The partitions that do not have so many replicas in sync."""
+    """The partitions with fewer replicas in sync than that."""
     return [
         f"{partition} has ISR {sorted(state.isr)}"
         for partition, state in states.items()
@@ -86,7 +86,7 @@ def out_of_sync(states: Mapping[TopicPartition, PartitionState], replicas: int) 
 
 
 def unhealed(states: Mapping[TopicPartition, PartitionState], replicas: int) -> list[str]:
-    """The partitions that do not have so many replicas in sync, or have an open transaction."""
+    """The partitions with fewer replicas in sync than that, or with an open transaction."""
     return out_of_sync(states, replicas) + [
         f"{partition} has an open transaction at {state.last_stable_offset}"
         for partition, state in states.items()
@@ -97,7 +97,7 @@ def unhealed(states: Mapping[TopicPartition, PartitionState], replicas: int) -> 
 async def committed_offsets(
     bootstrap: str, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int | None]:
-    """A group's committed offsets, None where it has none. Raises UNAVAILABLE."""
+    """A group's committed offsets, None where there is none. Raises UNAVAILABLE."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)

@@ -1,6 +1,6 @@
 """A broker in the test's own process: its own thread and loop, a free port, a temporary folder.
 
-The neighbour is `process.py`, the broker in a process of its own, which a test can really kill.
+The neighbour is `process.py`, the broker in a separate process, which a test can really kill.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "5",
 }
-"""What differs from Kafka's defaults, for the sake of quick tests; overrides win."""
+"""Settings that differ from Kafka's defaults, to speed tests up; overrides take precedence."""
 
 TIMEOUT_SECONDS: Final = 30.0
 
 MAX_OPEN_FILES: Final = 64
-"""How many segments a broker keeps open. Ten brokers of one process stay below the usual limit of
-1,024 descriptors.
+"""How many segments a broker keeps open, so that ten brokers of one process stay below the usual
+limit of 1,024 descriptors.
 """
 
 
 class EmbeddedBrokerFailed(Exception):
     """The broker ended by itself, as the process of a node does: its only log directory failed, its
-    metadata log cannot be written, or an invariant is broken. `__cause__` is why.
+    metadata log cannot be written, or an invariant is broken. `__cause__` is the reason.
     """
 
 
@@ -55,11 +55,11 @@ class EmbeddedBroker:
             broker.create_topic("events", partitions=3)
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-    overrides: Kafka's property names. data: a log directory to use and keep; without it a temporary
-    one is made, and removed by `stop`. max_open_files: how many segments keep their file open. A
-    second start takes the port of the first, so that clients find it again. Methods may be called
-    from any thread but the broker's own. A broker that cannot go on ends, as its process would; the
-    next method that is called, `stop` at the latest, raises EmbeddedBrokerFailed, once.
+    overrides: Kafka's property names. data: a log directory to use and keep; if None, a temporary
+    one is created, which `stop` removes. max_open_files: how many segments keep their file open. A
+    second start uses the port of the first, so that clients find the broker again. Methods may be
+    called from any thread but the broker's own. After a fatal error the broker ends, as its process
+    would; the next method that is called, `stop` at the latest, raises EmbeddedBrokerFailed, once.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EmbeddedBroker:
         self._ending: asyncio.Future[bool] | None = None
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
-        """Held where a call is handed to the loop, so that a loop that ends takes no more."""
+        """Held while a call is passed to the loop, so that an ending loop accepts no more calls."""
         self._interceptors: dict[int, Interceptor] = {}
 
     @property
@@ -101,7 +101,7 @@ class EmbeddedBroker:
         """Whether the broker's thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
-    # life
+    # start and stop
 
     def start(self) -> Self:
         """Start and return once the broker listens. Raises StartupError."""
@@ -132,7 +132,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop in order, as SIGTERM does, and delete the temporary folder. No effect if not
+        """Shut down cleanly, as after SIGTERM, and delete the temporary folder. No effect if not
         running.
         """
         self._end(clean=True)
@@ -140,14 +140,14 @@ class EmbeddedBroker:
         self._raise_failure()
 
     def kill(self) -> None:
-        """End as a crash of the process would: nothing flushed, no marker; the data stay for
-        `start`.
+        """End as a crash of the process would: without a flush or a clean-shutdown marker; the data
+        is kept for `start`.
         """
         self._end(clean=False)
         self._raise_failure()
 
     def restart(self) -> Self:
-        """Stop in order and start again on the same data and port."""
+        """Shut down cleanly and start again with the same data and port."""
         self._end(clean=True)
         return self.start()
 
@@ -165,7 +165,7 @@ class EmbeddedBroker:
         except EmbeddedBrokerFailed as failed:
             if error is None:
                 raise
-            error.add_note(str(failed))  # the block's own error stays; this may be its reason
+            error.add_note(str(failed))  # keep the block's own error; this may be its cause
 
     # use
 
@@ -177,7 +177,7 @@ class EmbeddedBroker:
         *,
         replication_factor: int = 1,
     ) -> str:
-        """Create a topic and return its name. Raises KafkaError with what CreateTopics says."""
+        """Create a topic and return its name. Raises the KafkaError of CreateTopics."""
         request = CreateTopicsRequest(
             topics=[
                 CreateTopicsRequest.CreatableTopic(
@@ -203,8 +203,9 @@ class EmbeddedBroker:
     def intercept(self, api_key: int, function: Interceptor) -> Callable[[], None]:
         """Pass each request of that API to function first, on the broker's thread.
 
-        It returns a response (or a Deferred) to answer in the broker's place, None to pass the
-        request on, or raises KafkaError. Holds over restarts. Returns a function that ends it.
+        function returns a response (or a Deferred) to answer instead of the broker, None to let the
+        broker handle the request, or raises KafkaError. Stays in effect over restarts. Returns a
+        function that ends the interception.
         """
         self._interceptors[api_key] = function
         self._apply_interceptors()
@@ -217,7 +218,7 @@ class EmbeddedBroker:
         return end
 
     def call(self, function: Callable[[Broker], T]) -> T:
-        """Run function on the broker's thread, where its state may be looked at, and return its
+        """Run function on the broker's thread, where it may read the broker's state, and return its
         result.
         """
 
@@ -245,7 +246,7 @@ class EmbeddedBroker:
                 finally:
                     with self._lock:
                         self._loop = None
-        except BaseException as error:  # noqa: BLE001 - a thread's top frame: a call raises it
+        except BaseException as error:  # noqa: BLE001 - a thread's top frame: the next call raises it
             if started.done():
                 self._failure = self._failure or error
             else:
@@ -295,7 +296,7 @@ class EmbeddedBroker:
         self._thread = None
 
     def _raise_failure(self) -> None:
-        """Raise what ended the broker, if no call has raised it yet."""
+        """Raise the error that ended the broker, if no call has raised it yet."""
         failure, self._failure = self._failure, None
         if failure is not None:
             message = f"the embedded broker ended by itself: {failure}"

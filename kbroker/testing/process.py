@@ -1,8 +1,8 @@
-"""A broker in a process of its own: what a test needs that kills its broker, and what demo and
-benchmarks start.
+"""A broker in a separate process: for tests that kill their broker, for the demo and for
+benchmarks.
 
-The neighbour is `embedded.py`, the broker in the test's own process, which starts faster and can be
-looked into.
+The neighbour is `embedded.py`, the broker in the test's own process, which starts faster and whose
+state can be inspected.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LISTENING = re.compile(r"listening on (?P<name>[A-Z0-9_]+)://(?P<host>\S+):(?P<
 class BrokerProcess:
     """`kbroker serve` on a folder and a free port of the loopback interface.
 
-    data: the log directory, kept between starts. A second start takes the port of the first, so
-    that clients find the broker again. overrides: Kafka's property names. properties: a
-    server.properties; None starts with defaults. The child's log goes to `<data>.log`, or to `log`
-    where given.
+    data: the log directory, kept between starts. A second start uses the port of the first, so that
+    clients find the broker again. overrides: Kafka's property names. properties: a
+    server.properties; None starts with defaults. The child's log is written to `<data>.log`, or to
+    `log` if given.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class BrokerProcess:
         return self
 
     def launch(self) -> None:
-        """Start and do not wait: for a node that cannot serve before others do, with ports of its
-        own in `overrides`. Its standard output goes to the log too.
+        """Start without waiting: for a node that cannot serve before other nodes do, with its ports
+        in `overrides`. Its standard output is also written to the log.
         """
         self._process = self._open(None)
 
     def _open(self, stdout: int | None) -> subprocess.Popen[str]:
-        """The process, just started. stdout: None for the log."""
+        """Start the process. stdout: None for the log."""
         overrides = {
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data),
@@ -116,7 +116,7 @@ class BrokerProcess:
             for line in process.stdout:
                 match = _LISTENING.search(line)
                 if match:
-                    # Read on in the background: a full pipe would stop the broker at its next line.
+                    # Keep reading in the background: a full pipe would block the broker.
                     self._reader = threading.Thread(target=process.stdout.read, daemon=True)
                     self._reader.start()
                     return int(match["port"])
@@ -144,7 +144,7 @@ class BrokerProcess:
             self._close_output(process)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash of the process; what the kernel holds of its files stays."""
+        """SIGKILL, as a crash of the process; data in the kernel's cache is kept."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -184,7 +184,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def wait_for_exit(self, timeout_s: float) -> int | None:
-        """Exit code once it ended by itself, None if it still runs after timeout_s."""
+        """The exit code if the process ends by itself, None if it still runs after timeout_s."""
         process = self._process
         deadline = time.monotonic() + timeout_s
         while process is not None and time.monotonic() < deadline:

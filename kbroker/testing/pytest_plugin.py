@@ -2,8 +2,8 @@
 
 `kafka_broker`: one `EmbeddedBroker` for the whole session. `kafka_topic`: the name of a fresh topic
 of one partition on it, for one test. `kafka_cluster`: an `EmbeddedCluster` of three brokers for the
-whole session, all of which run when a test begins. Nothing of the broker is imported until a test
-asks for one.
+whole session, all of which run when a test begins. The broker is only imported when a test uses a
+fixture.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from tests.cluster.disk import SlowSync, strace_problem
 from tests.cluster.schedule import FOLLOWERS, LEADER, Fault, Kind, Round
 
 SYNC_DELAY_MS: Final = 150
-FATAL: Final = ("cannot go on", "is offline with")
-"""Logged by a node whose metadata log cannot be written, or whose only log directory, before it
-ends; while it starts, it recovers its other logs before.
+FATAL: Final = ("fatal error, stopping", "the metadata log has failed", "is offline with")
+"""Logged by a node before it ends because its metadata log, or its only log directory, cannot be
+written; during a start it first recovers its other logs.
 """
 EXIT_TIMEOUT_S: Final = 30.0
 NOTICE_S: Final = 0.5

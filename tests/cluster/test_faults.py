@@ -10,7 +10,8 @@ from tests.cluster.faults import ends_by_itself
 @pytest.mark.parametrize(
     ("log_text", "ends"),
     [
-        ("Node 1: cannot go on: the metadata log failed", True),
+        ("fatal error, stopping the broker: the metadata log failed", True),
+        ("/data: the metadata log has failed: No space left", True),
         ("log directory /data is offline with 9 partitions: cannot write x: No space left", True),
         ("recovered 12 logs in 5.3 s", False),
     ],

@@ -9,8 +9,9 @@ from kbroker.protocol.batches.records import Record, iter_records
 
 
 def compacted(batches: list[bytes], *, keep_tombstones: bool) -> list[bytes]:
-    """Of each key the last record, at its offset, in a batch of its own. Records of aborted
-    transactions go; from the first open transaction on nothing is touched. Markers stay.
+    """The last record of each key, at its offset, in a separate batch. Records of aborted
+    transactions are removed; records from the first open transaction on are kept unchanged. Markers
+    are kept.
     """
     stored = [
         (batch, header, list(iter_records(batch[position:], header)))

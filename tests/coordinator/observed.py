@@ -1,5 +1,5 @@
-"""What a group coordinator's shard knows, in a form that can be compared: all of it but what is
-not durable by design.
+"""The state of a group coordinator's shard in a form that can be compared: all state that is
+durable by design.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_DURABLE = frozenset(
         "shutdown_by",
     }
 )
-"""Attributes of groups: made anew by the next heartbeat, or lost as in Kafka."""
+"""Attributes of groups that the next heartbeat computes again, or that are lost as in Kafka."""
 AT_REST = (GroupState.EMPTY, GroupState.STABLE)
 
 
@@ -89,7 +89,9 @@ def in_flux(shard: GroupShard) -> frozenset[str]:
 
 
 def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """All that the shard knows. flux: classic groups of which only the record is looked at."""
+    """The complete state of the shard. flux: classic groups of which only the record is
+    compared.
+    """
     shard = world.shard()
     offsets = shard.offsets
     bare = {
@@ -129,7 +131,7 @@ def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]
 
 
 def deletable(shard: GroupShard, group_id: str) -> object:
-    """What DeleteGroups and OffsetDelete would say."""
+    """The results that DeleteGroups and OffsetDelete would have."""
     error, records = shard.delete_group(group_id)
     try:
         subscribed: object = shard.subscribed_topics(group_id)

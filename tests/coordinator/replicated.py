@@ -1,5 +1,5 @@
 """A coordinator's log on three brokers, and the coordinator of each: leaders change, followers copy
-in their own time, and what a broker learns and is told comes late.
+in their own time, and brokers learn of changes late.
 
 All three brokers are always in the ISR, so the high watermark is what all of them have fetched from
 the present leader, and any of them may be the next leader. Positions are counted in batches.
@@ -28,7 +28,7 @@ Step = Callable[[], None]
 
 
 class LieError(AssertionError):
-    """A client was told what is not so."""
+    """A client got a response that is not true."""
 
 
 class Replica:
@@ -48,7 +48,9 @@ class Replica:
         return read_batch_header(self.batches[-1]).next_offset if self.batches else 0
 
     def when_at(self, end: int, call: Callable[[ErrorCode], None]) -> None:
-        """Call with NONE once the high watermark is there, or with why it never will be."""
+        """Call with NONE once the high watermark is reached, or with the error if it cannot be any
+        more.
+        """
         self.waiting.append((end, call))
 
     def commit(self) -> None:
@@ -60,7 +62,7 @@ class Replica:
                 self.waiting.pop(0)[1](ErrorCode.NONE)
 
     def abandon(self) -> None:
-        """The leadership is over, or another one begins."""
+        """The leadership ended, or another one began."""
         waiting, self.waiting = self.waiting, []
         for _, call in waiting:
             call(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -124,8 +126,8 @@ class Coordinator(Protocol):
 
 
 class ReplicatedCluster:
-    """leader, epoch: as the controller has it. orders: what each coordinator has not been told of
-    its leadership yet.
+    """leader, epoch: as the controller has it. orders: the leadership changes of which each
+    coordinator was not notified yet.
     """
 
     def __init__(self, seed: int) -> None:
@@ -139,7 +141,7 @@ class ReplicatedCluster:
         self.coordinators: list[Any] = []  # of the kind that a test is about
 
     def coordinate(self, make: Callable[[BrokerLog], Coordinator]) -> None:
-        """Make the coordinators and elect the first leader."""
+        """Create the coordinators and elect the first leader."""
         self.coordinators = [make(BrokerLog(replica)) for replica in self.replicas]
         self.elect(0)
         self.settle()
@@ -147,7 +149,7 @@ class ReplicatedCluster:
     # -- what happens to the log -------------------------------------------------------------
 
     def elect(self, index: int) -> None:
-        """The broker leads from now on; the others have not learned of it."""
+        """The broker is elected leader; the others have not learned of it."""
         self.epoch += 1
         self.leader = index
         self.learn(index)
@@ -195,7 +197,9 @@ class ReplicatedCluster:
             self.coordinators[index].on_leadership(0, order)
 
     def settle(self) -> None:
-        """Everything arrives: all replicas are equal, all is committed, everyone is told."""
+        """Deliver everything: all replicas are equal, all is committed, all brokers are
+        notified.
+        """
         for index in range(BROKERS):
             self.learn(index)
         for _ in range(20):  # what is committed makes coordinators write more
@@ -232,7 +236,7 @@ class ReplicatedCluster:
         return self.leader == index and self.told[index] == self.epoch and not self.orders[index]
 
     def coordinating(self) -> int:
-        """A broker that a client takes for the coordinator: most often it is."""
+        """The broker that a client assumes to be the coordinator, which is mostly right."""
         return self.leader if self.random.random() < 0.8 else self.any_broker()
 
     def records(self) -> list[Record]:

@@ -32,7 +32,9 @@ LOG_ERRORS = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""Nothing was written; it is not known what; everything was, but may not be committed."""
+"""The errors of an append: nothing was written; unknown; everything was written, but may not be
+committed.
+"""
 
 
 @dataclass(slots=True)
@@ -225,7 +227,9 @@ class World:
             self.coordinator.on_leadership(partition, None)
 
     def fail_over(self, random: Random) -> None:
-        """Another leader: of what is not committed it has a part, cut at a random record."""
+        """Another broker becomes leader: it has a part of the uncommitted records, truncated at a
+        random record.
+        """
         self.resign()
         self.log.lose_tail(random.randint(0, len(self.log.waiting)))
         self.log.delayed = False
@@ -260,7 +264,7 @@ class World:
         return map(_records_of, batches)
 
     def growing(self, partition: int = 0) -> Iterator[GroupShard]:
-        """A shard as the log tells it, after each of its batches."""
+        """A shard that replays the log, after each of its batches."""
         shard = self._empty_shard()
         for batch in self.stored(partition):
             for record in batch:

@@ -164,7 +164,10 @@ def test_a_full_metadata_disk_ends_the_broker_and_loses_nothing(disks: Disks) ->
         assert broker.wait_for_exit(20) == 1
     finally:
         broker.kill()
-    assert len(lines_with(broker, "CRITICAL", "the broker cannot go on", "No space left")) == 1
+    assert (
+        len(lines_with(broker, "CRITICAL", "fatal error, stopping the broker", "No space left"))
+        == 1
+    )
     with pytest.raises(StartupError, match="code 1"):
         disks.broker().start()
     (refused,) = lines_with(broker, "kbroker: ", "No space left")

@@ -33,7 +33,7 @@ def append_as_leader(
     produce_version: int | None = None,
     transaction_version: int = 0,
 ) -> Appended:
-    """Append in the call. Raises KafkaError for refused batches, LogDirectoryError."""
+    """Append, synchronously. Raises KafkaError for rejected batches, LogDirectoryError."""
     request = request_of(
         now_ms,
         origin=origin,
@@ -44,7 +44,7 @@ def append_as_leader(
 
 
 def appended(outcome: Appended | FlushDue | Refused | Postponed) -> Appended:
-    """Where the batches are. Raises KafkaError for refused ones."""
+    """The offsets of the appended batches. Raises KafkaError for rejected ones."""
     if isinstance(outcome, Refused):
         raise KafkaError(outcome.error, outcome.error_message or "")
     if isinstance(outcome, FlushDue):

@@ -19,10 +19,9 @@ LARGE_BYTES = 1 << 20
 
 @pytest.fixture
 def unpack(tmp_path: Path) -> Callable[..., Path]:
-    """unpack("data-clean"): a fresh copy of that archive, files of megabytes only
-    if large.
+    """unpack("data-clean"): a fresh copy of that archive, files of megabytes only if large.
 
-    unpack("dump-clean") and such: what Kafka's own tool printed of it, one archive for all.
+    unpack("dump-clean") and the like: the output of Kafka's own tool for it, one archive for all.
     """
 
     def unpack_archive(name: str, large: bool = False) -> Path:
@@ -45,7 +44,7 @@ def unpack(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def open_log(tmp_path: Path) -> OpenLog:
-    """open_log(config, **options): the log of `topic-0`, at a time that stands still."""
+    """open_log(config, **options): the log of `topic-0`, at a fixed time."""
 
     def open_(config: LogConfig = SMALL, **options: object) -> PartitionLog:
         options.setdefault("now_ms", NOW_MS)

@@ -1,6 +1,6 @@
 """Hypothesis drives a partition's log on a `SimDisk`, through a `LogManager` as a broker does: it
-appends, rolls, flushes, truncates, deletes, compacts, and crashes at any operation on a file. What
-must be there afterwards is `crash_truth`.
+appends, rolls, flushes, truncates, deletes, compacts, and crashes at any operation on a file.
+`crash_truth` has the expected content afterwards.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.number = 0
         self.sequences = {1: 0, 2: 0, 3: 0}
-        self.power_loss = False  # what the planned crash is
+        self.power_loss = False  # the kind of the planned crash
         self.manager = self._open()
 
     def teardown(self) -> None:
@@ -93,7 +93,7 @@ class CrashMachine(RuleBasedStateMachine):
         return log
 
     def _open(self) -> LogManager:
-        # a process of its own: nothing of the old one is closed or written any more
+        # a new process: no file of the old one is closed or written any more
         self.manager = LogManager(
             BROKER_CONFIG,
             now_ms=lambda: self.now_ms,
@@ -107,7 +107,9 @@ class CrashMachine(RuleBasedStateMachine):
     # -- carrying out -----------------------------------------------------------------------------
 
     def do(self, action: Callable[[PartitionLog], object]) -> bool:
-        """Whether it was done; else the world crashed or the disk failed, and it was restarted."""
+        """Whether the operation completed; otherwise the world crashed or the disk failed, and it
+        was restarted.
+        """
         log = self.log
         try:
             action(log)
@@ -120,7 +122,7 @@ class CrashMachine(RuleBasedStateMachine):
             self.crash(power_loss=False)
             return False
         if self.manager.get(KEY) is None:
-            # the manager met the fault by itself and took the directory offline
+            # the manager itself detected the fault and took the directory offline
             assert self.disk.fault is not None
             self.crash(power_loss=False)
             return False
@@ -129,16 +131,16 @@ class CrashMachine(RuleBasedStateMachine):
         return True
 
     def crash(self, *, power_loss: bool) -> None:
-        """The process ends without a word; then a new one starts."""
+        """The process is killed; then a new one starts."""
         self.disk.mend()
         self.manager.close(clean=False)
         self.start(power_loss=power_loss)
 
     def start(self, *, power_loss: bool) -> None:
-        """Start the broker, as often as it takes when it crashes or fails on the way."""
+        """Start the broker, repeatedly if it crashes or fails during the start."""
         may_have_lost = is_on_disk = False
         for _ in range(3):
-            # after a failed fsync what it was for may be gone, power or not
+            # after a failed fsync the data may be lost, even without a power loss
             may_have_lost = may_have_lost or power_loss or self.disk.is_doubtful
             is_on_disk = is_on_disk or power_loss
             self.disk.restart(power_loss=power_loss)
@@ -170,7 +172,7 @@ class CrashMachine(RuleBasedStateMachine):
         self, batch: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, version: int = 0
     ) -> bool:
         base = self.log.log_end_offset
-        # its offsets are written in place before anything else: that is what may be on disk
+        # its offsets are first written in place: these bytes may be on disk
         stamped = bytearray(batch)
         stamped[0:8] = base.to_bytes(8, "big")
         stamped[12:16] = self.epoch.to_bytes(4, "big")
@@ -196,7 +198,7 @@ class CrashMachine(RuleBasedStateMachine):
         truth.doubtful = []
         truth.batches.append(whole)
         assert self.log.log_end_offset == whole.end
-        # what the log says it has flushed counts
+        # the flushed offset that the log reports is used
         truth.flushed = max(truth.flushed, self.log.recovery_point)
         return True
 
@@ -280,7 +282,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(is_made=st.booleans())
     def roll_in_a_worker(self, is_made: bool) -> None:
-        """The files are made, or not yet, when the next thing happens."""
+        """The files may or may not be created when the next operation runs."""
 
         def begin(log: PartitionLog) -> None:
             if log.segments.active.size:
@@ -378,7 +380,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 9))
     def rename_retired(self, count: int) -> None:
-        """The worker gets on with the names that retention left to it."""
+        """The worker runs some of the renames that retention queued."""
 
         def work(log: PartitionLog) -> None:
             for _ in range(count):
@@ -397,7 +399,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(power_loss=st.booleans())
     def stop_and_start(self, power_loss: bool) -> None:
-        """An orderly stop; everything is on disk then."""
+        """A clean stop; everything is on disk afterwards."""
         try:
             self.manager.close(broker_epoch=7)
         except Crashed:
@@ -420,7 +422,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(after=st.integers(0, 25) | st.integers(0, 200), power_loss=st.booleans())
     def crash_soon(self, after: int, power_loss: bool) -> None:
-        """At one of the next operations on files."""
+        """Crash at one of the next operations on files."""
         self.disk.crash_after = after
         self.power_loss = power_loss
 
@@ -430,7 +432,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule()
     def read_everything(self) -> None:
-        """Consumers see what the model has."""
+        """Check that consumers read the records of the model."""
         found = []
 
         def read(log: PartitionLog) -> None:
@@ -441,7 +443,7 @@ class CrashMachine(RuleBasedStateMachine):
 
 
 class Clock:
-    """The cleaner's timers: nothing goes off by itself."""
+    """The cleaner's timers, which never fire by themselves."""
 
     def __init__(self, machine: CrashMachine) -> None:
         self._machine = machine
@@ -455,7 +457,9 @@ class Clock:
 
 
 class CompactingMachine(CrashMachine):
-    """A compacted topic. A round of compaction runs in one go; a crash may be anywhere in it."""
+    """A compacted topic. A round of compaction runs without a break; a crash may happen anywhere in
+    it.
+    """
 
     config = replace(
         LOG_CONFIG,
@@ -483,7 +487,7 @@ class CompactingMachine(CrashMachine):
             try:
                 cleaner.look()
             except Crashed as error:
-                # the process is gone: its generators must not tidy up when Python finds them
+                # the process has ended: its generators must not clean up when Python collects them
                 log.failure = LogDirectoryError(ROOT, "reach", OSError(str(error)))
                 raise
             assert not cleaner.uncleanable

@@ -1,4 +1,4 @@
-"""What compaction may have left of the older part of a log, and what it must have left."""
+"""The records that compaction may have left, and must have left, in the older part of a log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class HasRows(Protocol):
 class CompactedRows:
     """The part of a log before `end` that was compacted since the last restart or truncation.
 
-    rows: all that were there when it began. committed: of those, what counts for a key: no markers,
-    nothing that was aborted.
+    rows: all records at the start. committed: those of them that are used per key: no markers, no
+    aborted records.
     """
 
     end: int = 0
@@ -31,14 +31,14 @@ class CompactedRows:
     )
 
     def add(self, batches: Iterable[HasRows], *, committed: Iterable[HasRows]) -> None:
-        """What is there now may go, or come back."""
+        """The current rows may be removed, or reappear."""
         self.rows |= {row for batch in batches for row in batch.rows}
         for batch in committed:
             for offset, key, value in batch.rows:
                 self.committed[key][offset] = value
 
     def check(self, found: Iterable[HasRows], *, start: int, end: int, when: str) -> None:
-        """start, end: of the offsets that must have been kept unless compaction took them."""
+        """start, end: the offsets of the rows that must be kept unless compaction removed them."""
         rows = [row for batch in found for row in batch.rows]
         seen = {row[0] for row in rows}
         assert [row[0] for row in rows] == sorted(seen), when
@@ -51,11 +51,11 @@ class CompactedRows:
                 if not start <= offset < end:
                     continue
                 if offset in seen:
-                    # what was deleted does not come back: its tombstone goes last
+                    # a deleted row does not reappear: its tombstone is removed last
                     is_deleted = offset < last_deletion < end
                     assert not is_deleted or last_deletion in seen or value is None, when
                 elif value is not None:
-                    # superseded by a value that is there, or by a deletion
+                    # superseded by an existing value, or by a deletion
                     assert offset < last_deletion or any(
                         later > offset and later in seen for later in values
                     ), f"{when}: the last of a key is lost"

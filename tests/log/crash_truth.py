@@ -1,24 +1,24 @@
-"""What a partition's log must be, whatever happened to it: a plain list of batches and a few
-offsets, held against the log that a restart found.
+"""The expected state of a partition's log after any sequence of operations and faults: a plain list
+of batches and a few offsets, compared with the log that a restart found.
 
 The rules, and why each is no stricter:
 
-- A kill loses nothing that was acknowledged: what was written is in the page cache. The files hold
-  the list, batch for batch; only an operation that the kill interrupted may be done, half done from
-  its end, or not begun.
-- A loss of power loses nothing that was flushed. Of what was not, each segment keeps a first part.
-  A closed segment may lose its end while the one behind it survives: recovery cuts the log where it
-  sees damage, and a file that ends between two batches shows none (docs/adr/0014). A flushed batch
-  that goes by a truncation takes all behind it with it.
-- Nothing is altered or invented. Only segments that retention had retired may come back: their
-  names are not synced, as in Kafka, and DeleteRecords counts once the start is checkpointed.
-- Producers are a replay of what is there from the log's start on. They may know more: a snapshot or
-  the memory of the process has seen batches that DeleteRecords, retention or a lost end took. In
-  Kafka too a reload replays from the log's start and trusts the newest snapshot before it.
-- Leader epochs are those of the batches. Where the log's start has gone back by a crash they may be
-  unknown before where it had been, as in Kafka, which forgets them with DeleteRecords.
-- Look-ups by time and the aborted transactions are what a scan of the batches says.
-- Where the log was compacted, rows count in place of batches (`crash_rows`).
+- A kill loses no acknowledged batch: written data is in the page cache. The files hold the list,
+  batch for batch; only an operation that the kill interrupted may be done, half done from its end,
+  or not begun.
+- A power loss loses no flushed batch. Of the unflushed ones each segment keeps a first part. A
+  closed segment may lose its end while the one after it survives: recovery truncates the log where
+  it detects damage, and a file that ends between two batches shows none (docs/adr/0014). If a
+  flushed batch is truncated for that reason, all later ones are truncated too.
+- No batch is altered or invented. Only segments that retention had retired may reappear: their
+  names are not synced, as in Kafka, and DeleteRecords is durable once the start is checkpointed.
+- The producer state is a replay of the batches from the log start on. It may have more: a snapshot
+  or the memory of the process has seen batches that DeleteRecords, retention or a lost end removed.
+  In Kafka too a reload replays from the log start and trusts the newest snapshot before it.
+- Leader epochs are those of the batches. Where a crash has moved the log start back they may be
+  unknown below the former start, as in Kafka, which forgets them with DeleteRecords.
+- Lookups by time and the aborted transactions equal the result of a scan of the batches.
+- Where the log was compacted, rows are compared instead of batches (`crash_rows`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.log.crash_rows import CompactedRows, Row
 
 @dataclass(frozen=True)
 class Batch:
-    """What was appended. data: with its offsets, as read back. times: of its records."""
+    """An appended batch. data: with its offsets, as read back. times: of its records."""
 
     header: BatchHeader
     data: bytes
@@ -73,7 +73,7 @@ def parse(data: bytes) -> list[Batch]:
 
 
 def read_all(log: PartitionLog) -> list[Batch]:
-    """Every batch from the log's start on, as a consumer reads them."""
+    """Every batch from the log start offset on, as a consumer reads them."""
     found: list[Batch] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -86,7 +86,7 @@ def read_all(log: PartitionLog) -> list[Batch]:
 
 
 def stored(log: PartitionLog) -> list[Batch]:
-    """Every batch in the files of the log's segments, those before its start too."""
+    """Every batch in the files of the log's segments, including those before its start."""
     found: list[Batch] = []
     for segment in log.segments:
         found += parse(segment.log_file().read_at(0, segment.size))
@@ -95,13 +95,13 @@ def stored(log: PartitionLog) -> list[Batch]:
 
 @dataclass
 class Truth:
-    """See the module. batches: in the files, in order; gone: taken by the log's start, or from
-    between batches that are still there.
+    """See the module. batches: those in the files, in order; gone: those removed by the log start
+    or from between existing batches.
 
-    flushed: every batch before it is on disk. begins_from, begins_to: where the log may begin after
-    a kill. epochs_from: from there on leader epochs must be known. doubtful: appends that were
-    interrupted. cut, is_retiring: a truncation to there, or retention, was interrupted. retired:
-    may come back by a loss of power, has_retired: even empty segments may.
+    flushed: every batch before it is on disk. begins_from, begins_to: the range of the log start
+    after a kill. epochs_from: from there on leader epochs must be known. doubtful: interrupted
+    appends. cut, is_retiring: a truncation to there, or retention, was interrupted. retired:
+    segments that may reappear after a power loss; has_retired: even empty ones may.
     """
 
     batches: list[Batch] = field(default_factory=list)
@@ -124,8 +124,8 @@ class Truth:
     # -- what happens to the log ------------------------------------------------------------------
 
     def begins_at(self, log: PartitionLog) -> None:
-        """The log's start moved up, retention may have retired segments. Those that still have
-        their names may come back by a kill.
+        """The log start offset advanced, and retention may have retired segments. Those that still
+        have their names may reappear after a kill.
         """
         self.begins_to = log.log_start_offset
         self.epochs_from = max(self.epochs_from, self.begins_to)
@@ -141,7 +141,7 @@ class Truth:
         self.begins_from = max(self.begins_from, first)
 
     def was_cut(self, offset: int, log: PartitionLog) -> None:
-        """The log was truncated to offset, which is synced with all names."""
+        """The log was truncated to offset, which is synced together with all names."""
         assert self._may_begin_at(log.log_start_offset)
         self.batches = [batch for batch in self.batches if batch.end <= offset]
         self.gone = [batch for batch in self.gone if batch.base < offset]
@@ -154,7 +154,7 @@ class Truth:
         self._forget_compacted(offset)
 
     def is_compacted(self, end: int) -> None:
-        """Compaction begins: it takes what it likes of what is before end."""
+        """Compaction begins: it may remove any records before end."""
         self.compacted.end = max(self.compacted.end, end)
         self._remember_rows()
 
@@ -183,9 +183,9 @@ class Truth:
     # -- what a restart must find -----------------------------------------------------------------
 
     def check_restart(self, log: PartitionLog, *, power_loss: bool, is_on_disk: bool) -> None:
-        """Hold the log against what may be there, then take what is there for true.
+        """Compare the log with the expected states, then use the found state as the new truth.
 
-        is_on_disk: what was found is on disk, all of it.
+        is_on_disk: the found state is completely on disk.
         """
         found = stored(log)
         end = log.log_end_offset
@@ -218,8 +218,8 @@ class Truth:
         low = self.begins_from if self.cut is None else min(self.begins_from, self.cut)
         assert low <= start and self._may_begin_at(start), "begin moved"
         if self.cut is not None and self.cut < self.begins_from and not found:
-            return  # it was cut before its start: that counts, all of it goes
-        # where compaction left nothing right before a cut, an interrupted one may end there
+            return  # it was truncated below its start: all of it is removed
+        # if compaction left no record right before a truncation, an interrupted one may end there
         cut = self.cut
         must = [batch.end for batch in self.batches if cut is None or batch.end <= cut]
         assert end >= (self.end if cut is None else max(must, default=0)), "records lost"
@@ -232,7 +232,7 @@ class Truth:
     def _check_loss(self, log: PartitionLog, found: list[Batch]) -> None:
         start = log.log_start_offset
         assert self._may_begin_at(start), "begin moved"
-        # of a folder that was never synced even the name may be gone
+        # even the name of a folder that was never synced may be lost
         is_anew = not found and log.log_end_offset == 0 and self.flushed == 0
         low = self.begins_from if self.cut is None else min(self.begins_from, self.cut)
         assert is_anew or self.has_retired or start >= low, "begin moved back"
@@ -256,7 +256,7 @@ class Truth:
         self._check_rows(found, self.flushed, "loss of power")
 
     def check_same(self, log: PartitionLog, found: list[Batch], when: str) -> None:
-        """What a consumer reads from the log's start on."""
+        """The records that a consumer reads from the log start offset on."""
         assert log.log_end_offset >= self.end
         wanted = [batch for batch in self.batches if batch.end > log.log_start_offset]
         self._same(wanted, found, when)
@@ -270,7 +270,7 @@ class Truth:
 
     def _check_rows(self, found: list[Batch], end: int, when: str) -> None:
         if self.cut is not None and self.cut < self.compacted.end:
-            return  # what a row that is cut had superseded is not there either
+            return  # a row that was superseded by a truncated one is missing too
         self.compacted.check(
             [batch for batch in found if batch.base < self.compacted.end],
             start=max(self.begins_to, found[0].base if found else 0),
@@ -279,7 +279,7 @@ class Truth:
         )
 
     def _aborted_ranges(self) -> list[tuple[int, int, int]]:
-        """(producer, first, last offset) of what was aborted, or is open still."""
+        """(producer, first, last offset) of aborted and of open transactions."""
         replayed = ProducerStateManager(_NOBODY, expiration_ms=1 << 60)
         found = []
         for batch in self.batches:
@@ -299,14 +299,14 @@ class Truth:
             log_start_offset=max(log.log_start_offset, self.epochs_from),
             records=True,
         )
-        # where a hole may be is looked at here
+        # checks where a hole is allowed
         problems = [
             item
             for item in check.run()
             if isinstance(item, Problem) and not item.what.endswith("are missing")
         ]
         if power_loss:
-            # a torn snapshot is found out by its CRC when it is wanted
+            # a torn snapshot is detected by its CRC on use
             torn = "not a producer snapshot"
             problems = [item for item in problems if not item.what.startswith(torn)]
         return problems
@@ -314,7 +314,7 @@ class Truth:
     # -- what follows from the batches ------------------------------------------------------------
 
     def check_derived(self, log: PartitionLog) -> None:
-        """Producers, aborted transactions, epochs and times are what the batches say."""
+        """Check that producers, aborted transactions, epochs and times follow from the batches."""
         visible = [batch for batch in self.batches if batch.end > log.log_start_offset]
         self._check_producers(log, visible)
         for batch in visible:
@@ -395,7 +395,7 @@ def _is_within(batch: Batch, ranges: Iterable[tuple[int, int, int]]) -> bool:
 
 
 def _first_from(batches: list[Batch], timestamp: int, start: int) -> int | None:
-    """A scan for what a look-up by time must find."""
+    """A scan that finds the expected result of a lookup by time."""
     for batch in batches:
         for (offset, _, _), time in zip(batch.rows, batch.times, strict=True):
             if time >= timestamp and offset >= start:

@@ -29,7 +29,9 @@ def open_log(folder: Path) -> PartitionLog:
 def append_next(
     log: PartitionLog, batch: bytearray | memoryview, *, transactional: bool = False
 ) -> int:
-    """The base offset of a batch that the first branch takes; -1 if it leaves the batch alone."""
+    """The base offset of a batch that the first branch appends; -1 if it does not handle the
+    batch.
+    """
     request = AppendRequest(1, 0, NOW_MS, 12, 0, never_reverify if transactional else None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AppendableLog, "_append_any", lambda *_: None)
@@ -38,12 +40,12 @@ def append_next(
 
 
 def sign(batch: bytearray) -> None:
-    """Give it the right CRC."""
+    """Set the correct CRC."""
     struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
 
 
 def what_is_left(log: PartitionLog, folder: Path) -> dict[str, object]:
-    """All a log knows, then, once it is closed, all its files."""
+    """The complete state of a log and, once it is closed, of its files."""
     left: dict[str, object] = {
         "end": log.log_end_offset,
         "start": log.log_start_offset,
@@ -74,7 +76,7 @@ def what_is_left(log: PartitionLog, folder: Path) -> dict[str, object]:
 
 
 def claiming(batch: bytearray, count: int) -> bytearray:
-    """The batch with another record count and the last offset delta that goes with it."""
+    """The batch with another record count and the matching last offset delta."""
     struct.pack_into(">i", batch, 23, count - 1)
     struct.pack_into(">i", batch, 57, count)
     sign(batch)

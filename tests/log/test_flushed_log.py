@@ -126,7 +126,7 @@ def test_flush_messages_makes_a_flush_due(open_log: OpenLog) -> None:
 
 
 def test_a_flush_that_comes_late_leaves_the_files_of_a_new_log_alone(open_log: OpenLog) -> None:
-    """The topic was deleted and made anew while a flush was on its way to the disk."""
+    """The topic was deleted and created again while a flush was in progress."""
     log = open_log()
     append(log, 3, epoch=7)
     late = log.begin_flush().files

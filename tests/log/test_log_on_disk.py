@@ -189,7 +189,7 @@ def test_what_was_appended_is_there_after_a_kill(open_log: OpenLog) -> None:
     log = open_log()
     for _ in range(300):
         append(log)
-    # no close, no flush: what the process held is gone, what it wrote is in the page cache
+    # no close, no flush: the process's memory is lost, its writes are in the page cache
     log = open_log()
     assert log.log_end_offset == 300
     assert [offsets_of(log.read(at, max_bytes=1).records) for at in range(300)] == [

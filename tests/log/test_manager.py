@@ -367,7 +367,9 @@ def test_a_damaged_log_after_a_crash_is_recovered_once_its_file_is_mended(
 def test_a_damaged_future_log(
     start: Start, tmp_path: Path, is_alone: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A copy is nothing to a log that is there; alone, it is the log and not made anew."""
+    """A future log is ignored beside the current one; alone, it becomes the log, and none is
+    created.
+    """
     manager = start()
     fill(manager, A0)
     manager.close()

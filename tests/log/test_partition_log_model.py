@@ -86,7 +86,7 @@ class LogMachine(RuleBasedStateMachine):
         if offset < first_base:
             self.batches = []
         self.end = offset
-        # of a log whose first batch goes in part, nothing is left: it begins anew at offset
+        # if the first batch is removed in part, the log is emptied and starts at offset
         self.start = max(min(self.start, offset), self.log.segments.first.base_offset)
         self.flushed = min(self.flushed, offset)
 

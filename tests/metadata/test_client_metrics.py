@@ -1,4 +1,4 @@
-"""Subscriptions to metrics of clients: Kafka's rules, codes and words."""
+"""Subscriptions to client metrics: Kafka's rules, codes and texts."""
 
 from __future__ import annotations
 

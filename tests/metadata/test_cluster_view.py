@@ -1,4 +1,4 @@
-"""Brokers, leaders and replicas in the reach of one listener's clients."""
+"""Brokers, leaders and replicas that one listener's clients can reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of topics: which are refused, what they are written as, and where a value comes from."""
+"""Topic settings: which are rejected, the records they are written as, and the source of each
+value.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ def test_the_clusters_minimum_is_that_of_the_file(properties: dict[str, str], va
 
 
 def test_the_nearest_setting_holds() -> None:
-    """Topic, broker, cluster, file, default: each is taken away in turn."""
+    """Topic, broker, cluster, file, default: each is removed in turn."""
     own = settings(min_insync_replicas="2")
     key = "min.insync.replicas"
     layers = {(BROKER_RESOURCE, ""): {key: "3"}, (BROKER_RESOURCE, str(NODE)): {key: "4"}}
@@ -156,7 +158,7 @@ def test_an_internal_setting_is_shown_where_it_is_set() -> None:
 
 
 def test_a_stored_value_that_no_broker_accepts_does_not_count() -> None:
-    """Kafka's controllers store what they are asked for directly, without a look at the value."""
+    """Kafka's controllers store directly requested values without validation."""
     stored = image({(BROKER_RESOURCE, ""): {"min.insync.replicas": "two"}})
     value = effective_value(settings(min_insync_replicas="3"), stored, {}, "min.insync.replicas")
     assert value == ("3", ConfigSource.STATIC_BROKER_CONFIG)

@@ -1,4 +1,4 @@
-"""The replay of records, also of the types that a kbroker of today does not write."""
+"""The replay of records, also of types that kbroker does not write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions that an image answers of itself."""
+"""The queries of an image."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_directory_of_a_new_replica(log_dirs: tuple[bytes, ...], directory: 
 
 
 def test_the_racks_of_partitions() -> None:
-    """Those of replicas whose broker names one; nothing at all where none does."""
+    """The racks of replicas whose broker has one; empty if no broker has a rack."""
     partitions = {
         0: PartitionImage(replicas=(2, 1, 3), directories=(), isr=()),
         1: PartitionImage(replicas=(3, 9), directories=(), isr=()),

@@ -1,4 +1,4 @@
-"""The metadata loader: what it publishes of the committed log, and when."""
+"""The metadata loader: what it publishes from the committed log, and when."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ def test_a_snapshot_is_the_start() -> None:
 
 
 def test_a_snapshot_that_is_fetched_later_is_published_as_a_whole() -> None:
-    """A standby that was away so long that the leader has no longer the log before its snapshot."""
+    """A standby that was stopped for so long that the leader no longer has the log before its
+    snapshot.
+    """
     leader = Log()
     leader.commit(level("metadata.version", VERSION), level("new"), level("changed", 2))
     leader.loader.caught_up()

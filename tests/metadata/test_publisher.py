@@ -1,4 +1,4 @@
-"""Orders that follow from a change of the image."""
+"""The orders for a change of the image."""
 
 from __future__ import annotations
 

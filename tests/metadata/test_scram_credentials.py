@@ -1,4 +1,4 @@
-"""What the metadata tells of SCRAM credentials."""
+"""The SCRAM credentials in the metadata."""
 
 from __future__ import annotations
 

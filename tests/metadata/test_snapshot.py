@@ -1,4 +1,4 @@
-"""From an image to records: their order, and that nothing of an image is left out."""
+"""From an image to records: their order, and that no part of an image is missing."""
 
 from __future__ import annotations
 

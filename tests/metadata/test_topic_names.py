@@ -1,4 +1,4 @@
-"""Names of topics, and the words in which Apache Kafka 4.3.1 refuses them."""
+"""Topic names, and the texts with which Apache Kafka 4.3.1 rejects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advertised addresses that this machine cannot use are named at the start."""
+"""Advertised addresses that this machine cannot use are logged at the start."""
 
 from __future__ import annotations
 

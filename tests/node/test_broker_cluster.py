@@ -1,5 +1,5 @@
 """Brokers among several controllers: they register with whichever controller is active, follow the
-metadata as observers or voters, and go on when the active controller changes.
+metadata as observers or voters, and continue when the active controller changes.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def test_a_group_and_an_automatic_topic(tmp_path: Path) -> None:
 
 
 def test_a_broker_without_controllers_says_so_and_judges_no_log(tmp_path: Path) -> None:
-    """Its metadata may lack a topic that it has records of: no log is a stray until the metadata
-    contains the broker's new registration.
+    """Its metadata may lack a topic that it has records of: no log counts as a stray until the
+    metadata contains the broker's new registration.
     """
 
     async def script() -> None:

@@ -1,4 +1,4 @@
-"""A broker's life in its cluster, on a real metadata log."""
+"""A broker's registration and shutdown in its cluster, on a real metadata log."""
 
 from __future__ import annotations
 

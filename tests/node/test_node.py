@@ -1,4 +1,4 @@
-"""Which roles a node is built with, and what its listeners serve."""
+"""The roles of a node, and the APIs of its listeners."""
 
 from __future__ import annotations
 

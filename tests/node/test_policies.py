@@ -1,4 +1,4 @@
-"""Policies of the operator: imported at start, or no start."""
+"""Policies of the operator: they are imported at start, or the start fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Log directories of replicas: where they are is told to the controller, a failed one moves its
-leaders; and elections of replicas that lack committed records.
+"""Log directories of replicas: they are reported to the controller, a failed one moves its leaders;
+and elections of replicas that lack committed records.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_a_failed_directory_moves_its_leaders_and_leaves_the_other_ones(tmp_path
 
 def test_an_unclean_leader_recovers_and_the_other_replica_follows_it(tmp_path: Path) -> None:
     """Broker 5 lacks records that broker 4 acknowledged; it leads all the same where the topic
-    allows it, and broker 4 cuts what it has alone.
+    allows it, and broker 4 truncates the records that only it has.
     """
     roles = {1: "controller", 4: "broker", 5: "broker"}
     settings = SETTINGS | {"min.insync.replicas": "1"}

@@ -1,4 +1,4 @@
-"""`kbroker serve` as a process: what it prints, how it ends."""
+"""`kbroker serve` as a process: its output and its exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transactional producer that is nothing but its requests, of either version of transactions."""
+"""A transactional producer that only sends requests, for either transaction.version."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _merged_fields(
 
 @pytest.fixture(scope="session")
 def schema_facts() -> dict[str, dict[str, Any]]:
-    """Kafka's schemas by name, without those whose versions are all gone."""
+    """Kafka's schemas by name, without those that have no version left."""
     messages = json.loads((DATA / "kafka" / "messages.json").read_text())["messages"]
     facts = {message["name"]: message for message in messages}
     old = json.loads((DATA / "kafka" / "messages-3.9.0.json").read_text())["messages"]

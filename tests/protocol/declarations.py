@@ -57,7 +57,7 @@ class Lists(Data, versions="0-1", flexible="1+"):
 
 
 class Changing(Data, versions="0-2"):
-    """Fields that come and go."""
+    """Fields that are added and removed."""
 
     class Pair(Struct):
         left: int = int32("0+", default=-1)

@@ -1,4 +1,6 @@
-"""Drawn messages come back from the compiled codecs, and drawn bytes raise nothing unforeseen."""
+"""Random messages survive a round trip through the compiled codecs, and random bytes raise only the
+documented errors.
+"""
 
 from __future__ import annotations
 

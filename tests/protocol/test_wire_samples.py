@@ -1,7 +1,7 @@
 """Bytes written by Kafka 4.3.1's own classes, and by 3.9.0's the versions that 4 dropped: every
 schema, every version, three styles.
 
-Also what becomes of them when they are cut short or altered.
+Also truncated and modified bytes.
 """
 
 from __future__ import annotations

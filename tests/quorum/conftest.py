@@ -1,4 +1,4 @@
-"""A clock that stands still, and the metadata directories that Apache Kafka 4.3.1 wrote."""
+"""A clock that only tests move, and the metadata directories that Apache Kafka 4.3.1 wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW_MS = 1_800_000_000_000
 
 
 class StillTimers:
-    """Time that only a test moves; what is due at once is called in the loop's next turn."""
+    """Time that only a test moves; callbacks that are due run in the loop's next turn."""
 
     def __init__(self) -> None:
         self.time_ms = NOW_MS

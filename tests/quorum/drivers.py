@@ -75,8 +75,8 @@ class Accepted(asyncio.Protocol):
 
 
 class DriverNode:
-    """One node, over all its lives. values: the records that it was told of, from the log's begin;
-    led: the epochs in which it was told that it leads.
+    """One node, over several processes. values: the records passed to its state machine, from the
+    log start; led: the epochs in which it was notified that it leads.
     """
 
     def __init__(self, node_id: int, root: Path) -> None:
@@ -186,7 +186,7 @@ class DriverNode:
         ).on_done(lambda response: connection.answer(header, response), lambda error: None)
 
     async def stop(self) -> None:
-        """Stop in order: the others are told."""
+        """Stop cleanly: the other nodes are notified."""
         await as_future(self.driver.stop())
         self._close()
         assert self.driver.failure is None
@@ -242,7 +242,7 @@ class DriverCluster:
         return [node for node in self.nodes if node.is_running]
 
     async def until(self, is_done: Callable[[], object]) -> None:
-        """Let the nodes work until is_done. Fails after ten seconds."""
+        """Let the nodes run until is_done. Fails after ten seconds."""
         async with asyncio.timeout(10):
             while not is_done():
                 for node in self.running:
@@ -250,7 +250,7 @@ class DriverCluster:
                 await asyncio.sleep(0.002)
 
     async def leader(self) -> DriverNode:
-        """The node that leads and knows everything that was committed before."""
+        """The leader, once it knows all records that were committed before."""
 
         def found() -> list[DriverNode]:
             return [
@@ -263,8 +263,8 @@ class DriverCluster:
         return found()[0]
 
     async def append(self, *values: bytes) -> None:
-        """Commit records, whoever leads, and wait until all running nodes have them. On a busy
-        machine the leader may change meanwhile; the new one may have committed them.
+        """Commit records through the current leader, and wait until all running nodes have them. On
+        a busy machine the leader may change meanwhile; the new one may have committed them.
         """
         while True:
             leader = await self.leader()

@@ -1,5 +1,5 @@
-"""The start of the core. A node that voted for itself and is not a voter any more is not refused,
-unlike in Kafka.
+"""The start of the core. A node that voted for itself and is not a voter any more can start, unlike
+in Kafka.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_node_that_kafka_does_not_start_keeps_its_vote(
     voted = ReplicaKey(local_id, directory_id(stored["votedDirectoryId"]))
     assert node.quorum.state == Unattached(epoch, stored["leaderId"], voted, None)
     assert not any(isinstance(effect, PersistState) for effect in effects)
-    # no election of its own, however long it waits
+    # it never starts an election
     assert isinstance(node.quorum.state, Unattached)
     for now_ms in (1, 100_000, 200_000):
         node.poll(now_ms)

@@ -1,5 +1,5 @@
-"""A crash at every operation of what the quorum writes beside its log: a snapshot, `quorum-state`,
-the files of a new directory. The next start finds the old content or the new.
+"""A crash at every file operation of the quorum other than those on its log: a snapshot,
+`quorum-state`, the files of a new directory. The next start finds the old content or the new.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def write(snapshot_id: SnapshotId, *chunks: list[bytes]) -> None:
 
 
 def crashes(disk: SimDisk, work: Callable[[], object], after: int) -> bool:
-    """Do work until its operation number `after`. Returns whether it came that far."""
+    """Run work up to its operation number `after`. Returns whether it got that far."""
     disk.crash_after = after
     try:
         work()
@@ -115,7 +115,7 @@ def test_a_snapshot_is_there_as_a_whole_or_not_at_all(
             assert read_snapshot(ROOT / NEW.file_name) == new
         assert snapshots[-1] == NEW or not is_complete
         found.add(snapshots[-1])
-        write(SnapshotId(30, 2), [b"later"])  # whatever part file the crash left
+        write(SnapshotId(30, 2), [b"later"])  # with any part file that the crash left
     assert found == {OLD, NEW}
 
 

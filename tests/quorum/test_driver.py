@@ -39,7 +39,7 @@ def no_transport() -> Transport:
 
 
 class Node:
-    """One life of the driver; `seen` is what it handed on."""
+    """One run of the driver; `seen`: what it passed to the state machine."""
 
     def __init__(self, directory: Path, timers: StillTimers, **settings: str) -> None:
         properties = {key.replace("_", "."): value for key, value in settings.items()}
@@ -72,7 +72,7 @@ class Node:
 
     @property
     def seen(self) -> list[bytes]:
-        """Everything known, in order: the snapshot, then what was committed after it."""
+        """All known records, in order: the snapshot, then the records committed after it."""
         return self.snapshot + [record for _, _, records in self.batches for record in records]
 
     async def start(self) -> None:
@@ -98,7 +98,7 @@ class Node:
         await as_future(idle)
 
     def kill(self) -> None:
-        """No more of it than kill -9 leaves: what was written stays, nothing is closed in order."""
+        """End as after kill -9: written data is kept, nothing is closed cleanly."""
         self.driver._offload.close()
 
 
@@ -514,7 +514,7 @@ def test_a_listener_that_fails_stops_the_node(tmp_path: Path, timers: StillTimer
 
 
 class HeldSync:
-    """In place of the driver's `_sync_all`: takes until the test lets go of it."""
+    """In place of the driver's `_sync_all`: blocks until the test releases it."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -532,7 +532,7 @@ class HeldSync:
 def test_a_start_that_is_cancelled_during_a_flush_can_be_stopped(
     tmp_path: Path, timers: StillTimers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGTERM during the election: the flush under way ends, then the log is closed."""
+    """SIGTERM during the election: the flush in progress ends, then the log is closed."""
     held = HeldSync()
 
     async def script() -> None:

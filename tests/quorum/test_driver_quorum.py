@@ -89,7 +89,7 @@ def test_a_follower_that_was_away_gets_a_snapshot(tmp_path: Path) -> None:
         away = next(node for node in cluster.nodes if node is not leader)
         away.kill()
         await cluster.append(b"c")
-        # one of its snapshots alone does not let the log before it go
+        # a single snapshot does not delete the log before it
         for value in (b"d", b"e"):
             driver = leader.driver
             written = driver.write_snapshot(

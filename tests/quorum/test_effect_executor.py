@@ -1,4 +1,4 @@
-"""Each effect in its turn, and the events that come of those that take time."""
+"""Each effect in order, and the events of those that take time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Core(RaftNode):
 
 
 class World:
-    """An executor, and what it told its shell. sent: requests that wait for their answer."""
+    """An executor, and its calls to the shell. sent: requests that wait for their answer."""
 
     def __init__(self, root: Path) -> None:
         config = metadata_log_config(BrokerConfig.from_properties({"node.id": "1"}))

@@ -1,4 +1,4 @@
-"""Requests in the core's hands: answered, abandoned with their connection, failed at the end."""
+"""Parked requests: answered, abandoned with their connection, failed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots at work: a fetched one, part by part, one that is damaged, parts that are served."""
+"""Snapshot effects: a fetched snapshot, part by part, a damaged one, served parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTENT = b"".join(
 
 
 class World:
-    """One directory. finished: what was said of fetched snapshots."""
+    """One directory. finished: the results of fetched snapshots."""
 
     def __init__(self, root: Path, timers: StillTimers) -> None:
         config = metadata_log_config(BrokerConfig.from_properties({"node.id": "1"}))

@@ -1,4 +1,6 @@
-"""What state machines are told: in log order, and of leadership once the log before it is known."""
+"""Notifications of state machines: in log order, and of leadership once the log before it is
+known.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ def batch(base_offset: int, *records: bytes, epoch: int = 1) -> StoredBatch:
 
 
 class Told:
-    """A feed, and everything that it said."""
+    """A feed, and its notifications."""
 
     def __init__(self) -> None:
         self.feed = StateMachineFeed()

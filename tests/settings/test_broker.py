@@ -168,7 +168,7 @@ def test_copies_on_a_single_node_and_in_a_cluster(key: str) -> None:
         ("node.id=-1", "node.id=-1: Value must be at least 0"),
         ("log.roll.ms=0", "log.roll.ms=0: Value must be at least 1"),
         ("offsets.topic.compression.codec=9", "codec=9: no such codec; allowed: 0 (none), 1"),
-        ("max.connections.per.ip=0", "max.connections.per.ip=0: 0 would let nobody in"),
+        ("max.connections.per.ip=0", "max.connections.per.ip=0: 0 would allow no connections"),
         ("max.connections.per.ip.overrides=a", "overrides=a: cannot read a; allowed: host:count"),
         ("queued.max.request.bytes=5", "it must be larger or equal to socket.request.max.bytes"),
         ("group.consumer.heartbeat.interval.ms=60000", "must be less than or equal to"),

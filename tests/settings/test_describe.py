@@ -77,7 +77,7 @@ def test_a_secret_is_never_shown(where: str) -> None:
 
 
 def test_the_key_of_a_listener_has_the_type_of_its_key() -> None:
-    """One that is set must not keep all others from being described."""
+    """An invalid setting must not prevent the description of the others."""
     secret, plain = "listener.name.a.ssl.key.password", "listener.name.a.ssl.protocol"
     properties = {secret: "x", plain: "TLSv1.2", "ssl.protocol": "TLSv1.3"}
     entries = describe_broker(BrokerConfig.from_properties(properties), NO_DYNAMIC)

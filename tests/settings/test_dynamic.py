@@ -1,5 +1,5 @@
-"""Which settings of brokers may be altered while they run, and what they come to. What Kafka allows
-is in the facts; through the wire it is in tests/node/broker/test_dynamic_config.py.
+"""Which broker settings may be changed while the broker runs, and the effective values. Kafka's
+rules are in the facts; tests over the wire are in tests/node/broker/test_dynamic_config.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules between keys; which of several keys counts; and whose name stands in the refusal."""
+"""Rules between keys; which of several keys is used; and which name is in the error."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_overrides_that_cannot_be_read(text: str) -> None:
 
 
 def test_zero_connections_only_with_overrides() -> None:
-    assert "would let nobody in" in refused(max_connections_per_ip="0")
+    assert "would allow no connections" in refused(max_connections_per_ip="0")
     config(max_connections_per_ip="0", max_connections_per_ip_overrides="localhost:1")
 
 

@@ -1,4 +1,4 @@
-"""What a topic may be given, in Kafka's words where it may not."""
+"""The valid settings of a topic, and Kafka's texts for invalid ones."""
 
 from __future__ import annotations
 

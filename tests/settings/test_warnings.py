@@ -1,4 +1,4 @@
-"""Keys that do nothing are named once, with what was probably meant."""
+"""Keys without effect are reported once, with the key that was probably meant."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class Simulation:
         self.partitions.release(KEY_GROUP, self.random.choice("abcd"))
 
     def reload_states(self) -> None:
-        """The share coordinator begins anew, from its log."""
+        """The share coordinator is loaded again from its log."""
         self.log.commit()
         self.coordinator.on_leadership(0, None)
         self.lead()
@@ -272,7 +272,7 @@ class Simulation:
         self.coordinator.prune(min_records=10)
 
     def drain(self) -> None:
-        """Somebody reads on until nothing is left."""
+        """Consumers read on until no record is left."""
         for _ in range(2_000):
             self.timers.advance(self.config.group_share_record_lock_duration_ms + 1_000)
             found = self.opened()

@@ -46,7 +46,7 @@ class Inode:
     durable: bytes = b""
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
     synced_count: int = 0
-    is_doubtful: bool = False  # an fsync failed: what it was for may be gone any time
+    is_doubtful: bool = False  # an fsync failed: the data may be lost at any time
     modified_ns: int = 0
 
 
@@ -140,7 +140,7 @@ class SimDisk:
         return any(inode.is_doubtful for inode in self._inodes(self.root))
 
     def restart(self, *, power_loss: bool) -> None:
-        """The process begins anew, after a loss of power with what reached the disk."""
+        """The process starts again after a power loss, with the data that reached the disk."""
         self._descriptors.clear()
         self._locked.clear()
         self.has_crashed = False

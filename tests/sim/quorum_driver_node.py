@@ -84,7 +84,9 @@ class ObservedDriver(QuorumDriver):
 
 
 class DriverNode(SimReplica):
-    """raft_config: made anew for each process. static_voters: in a quorum with kraft.version 0."""
+    """raft_config: creates the configuration of each new process. static_voters: in a quorum with
+    kraft.version 0.
+    """
 
     driver: ObservedDriver
 

@@ -90,7 +90,7 @@ def parked_fetch_not_failed_on_resignation() -> AbstractContextManager[object]:
 
 
 def voter_set_not_rolled_back() -> AbstractContextManager[object]:
-    """Voters of a batch that was truncated go on to count."""
+    """Voters of a batch that was truncated still count."""
 
     def truncate_new(control: ControlState, end_offset: int) -> None:
         control.voters.truncate_new(end_offset + 10)

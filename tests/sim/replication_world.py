@@ -5,7 +5,7 @@ bad network), leaders change, records are produced and deleted. Then everything 
 bounded time every replica must be in its ISR with the same bytes. `replication_checks` hold after
 every step.
 
-A broker that has died stays in doubt until it is registered anew, as its log may lack its tail. At
+A broker that has died stays in doubt until it is registered again, as its log may lack its tail. At
 most min.insync.replicas - 1 brokers are in doubt at a time, and one beside them is in the ISR or in
 the ELR (KIP-966): Kafka promises nothing beyond that. With min.insync.replicas 1 no broker dies.
 """
@@ -69,7 +69,7 @@ class BrokerFaults(Faults):
         return super()._another(node)
 
     def _one_way_cut(self, node: FaultyNode, lasts_ms: float) -> None:
-        """Also of what the controller sends: the node's own heartbeats go on to arrive."""
+        """Also for messages of the controller: the node's own heartbeats still arrive."""
         source, target = node.node_id, self._another(node)
         if self._random.random() < 0.5:
             source, target = target, source

@@ -119,8 +119,8 @@ def test_a_failure_is_one_line_with_the_command_that_replays_it() -> None:
 
 
 def test_the_seeds_cover_what_can_happen() -> None:
-    """The faults have effects: elections, restarts, truncations, logs that begin anew, records
-    acknowledged and refused.
+    """The faults have effects: elections, restarts, truncations, logs that are emptied and start
+    again, records acknowledged and refused.
     """
     seen: dict[str, int] = {}
     for seed in range(40):

@@ -1,6 +1,6 @@
-"""Defects put into the nodes of a simulated cluster, each of which some seed must find: the proof
-that faults, clients and the checker of histories are able to. Four are of replication alone, from
-`tests/sim/replication_mutants`.
+"""Defects injected into the nodes of a simulated cluster, each of which some seed must find: the
+proof that faults, clients and the checks of histories are effective. Four are of replication alone,
+from `tests/sim/replication_mutants`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def acknowledged_before_followers_have_it() -> AbstractContextManager[object]:
 
 
 def coordinators_begin_empty() -> AbstractContextManager[object]:
-    """A coordinator does not load what the one before it has written."""
+    """A coordinator does not load the records of the former coordinator."""
 
     def load(shards: loader.ShardLoader[Any], host: Host[Any]) -> None:
         host.status = HostStatus.ACTIVE
@@ -74,7 +74,7 @@ def coordinators_trust_the_tail() -> AbstractContextManager[object]:
 
 
 def markers_are_dropped_after_an_error() -> AbstractContextManager[object]:
-    """A coordinator does not write a marker again, whatever became of it."""
+    """A coordinator never retries a marker."""
     return mock.patch.object(completion, "MARKER_DONE", frozenset(ErrorCode))
 
 

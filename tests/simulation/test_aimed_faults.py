@@ -1,4 +1,4 @@
-"""Each aim strikes as it says, and leaves a cluster that heals."""
+"""Each aimed fault has its effect, and leaves a cluster that heals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated nodes begin, are killed, paused and stopped, and begin again."""
+"""Simulated nodes are started, killed, paused and stopped, and started again."""
 
 from __future__ import annotations
 

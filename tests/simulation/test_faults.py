@@ -1,4 +1,4 @@
-"""Faults that are drawn, and that they end."""
+"""Random faults, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated node has in place of threads and clocks."""
+"""The resources of a simulated node in place of threads and clocks."""
 
 from __future__ import annotations
 

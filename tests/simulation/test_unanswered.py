@@ -1,4 +1,6 @@
-"""Requests and responses as frames of any pieces, and what is found to be unanswered."""
+"""Requests and responses as frames in arbitrary pieces, and the detection of unanswered
+requests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that look at followers and at committed offsets."""
+"""Clients that observe followers and committed offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried again, and for how long."""
+"""Which operations are retried, and for how long."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What the group types with member epochs (KIP-848, KIP-932, KIP-1071) have in common as a
-`GroupKind`: the map of groups, and for those with committed offsets who may read and write them.
+"""The common part of the group types with member epochs (KIP-848, KIP-932, KIP-1071) as a
+`GroupKind`: the map of groups, and for those with committed offsets the checks of readers and
+writers.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class EpochGroups(ABC, Generic[G]):
         return True
 
     def listed(self, states: Set[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states, in lower case; empty: any."""
+        """Always True: only records create these groups."""
         for group_id, group in self.groups.items():
             state = group.state()
             if not states or not states.isdisjoint(self.filter_names(state)):
@@ -78,11 +79,11 @@ class EpochGroups(ABC, Generic[G]):
                 )
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """Nothing: the next heartbeat sees that the cluster's topics changed."""
+        """None: the next heartbeat detects that the cluster's topics changed."""
         return []
 
     def filter_names(self, state: str) -> tuple[str, ...]:
-        """The names by which a client may ask for groups in that state."""
+        """The names of that state in the filter of a client."""
         return (state.lower(),)
 
     def _changes(self, group_id: str, epoch: int | None) -> str | None:
@@ -91,7 +92,7 @@ class EpochGroups(ABC, Generic[G]):
             return f"{self.group_type.value} group {group_id} deleted"
         group = self.groups.get(group_id)
         if group is None:
-            return None  # a later record of the same batch ended the group
+            return None  # a later record of the same batch deleted the group
         return (
             f"{self.group_type.value} group {group_id} epoch {epoch}: {len(group.members)} members"
         )
@@ -107,15 +108,15 @@ class OffsetGroups(EpochGroups[Keeper], Generic[Keeper]):
         return self.groups[group_id].check_fetch(member_id, member_epoch)
 
     def subscribed_topics(self, group_id: str) -> frozenset[str]:
-        """The topics that members subscribe to."""
+        """The topics to which members subscribe."""
         return frozenset(self.groups[group_id].subscribed_names())
 
     def retention(self, group_id: str) -> Retention:
-        """Offsets of topics that no member subscribes to expire."""
+        """Offsets of topics to which no member subscribes expire."""
         return Retention(self.groups[group_id].subscribed_names())
 
     def check_transactional_commit(self, group_id: str, committer: OffsetCommitter) -> ErrorCode:
-        """As `check_commit`, with the error that producers know. A producer that names no member
+        """As `check_commit`, with the errors that producers know. A producer that names no member
         may commit.
         """
         if committer.names_no_member and committer.epoch == NO_MEMBER_EPOCH:
@@ -131,4 +132,4 @@ class OffsetGroups(EpochGroups[Keeper], Generic[Keeper]):
     def _check_member(
         self, group_id: str, committer: OffsetCommitter, version: int | None
     ) -> ErrorCode:
-        """version: of OffsetCommit, None in a transaction."""
+        """version: that of OffsetCommit, None in a transaction."""

@@ -1,8 +1,8 @@
-"""What a group type is to a shard. Classic, consumer, share and streams groups each are a
-`GroupKind`; the shard keeps the ids apart and delegates to the kind of an id.
+"""The interface of a group type to its shard. Classic, consumer, share and streams groups each are
+a `GroupKind`; the shard maps each group id to one kind and delegates to it.
 
-An id belongs to one group. A group without members may give way to a member of another type, which
-each kind declares in `gives_way_to`.
+An id belongs to one group. A member of another type may replace a group without members; each kind
+declares those types in `gives_way_to`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.protocol.messages.coordinators.groups import (
 )
 
 NO_MEMBER_EPOCH: Final = -1
-"""The generation or member epoch of a commit by a client that is in no group."""
+"""The generation or member epoch of a commit by a client without a group membership."""
 
 
 class GroupType(Enum):
@@ -39,15 +39,16 @@ class GroupType(Enum):
 
 
 class GroupChange(NamedTuple):
-    """A group was created or ended by a record. is_created: False if it ended."""
+    """A record created or deleted a group. is_created: False if it was deleted."""
 
     group_id: str
     is_created: bool
 
 
 class OffsetCommitter(NamedTuple):
-    """The member that commits offsets, as it names itself. epoch: its generation or member epoch.
-    version: of OffsetCommit. partitions: what it commits; an iterable that can be read again.
+    """The member that commits offsets, from the request. epoch: its generation or member epoch.
+    version: that of OffsetCommit. partitions: those of the commit; an iterable that can be iterated
+    repeatedly.
     """
 
     member_id: str
@@ -58,7 +59,7 @@ class OffsetCommitter(NamedTuple):
 
     @property
     def names_no_member(self) -> bool:
-        """Whether the client commits without naming a member, as a simple consumer does."""
+        """Whether the commit has no member, like that of a simple consumer."""
         return self.member_id == "" and self.instance_id is None
 
 
@@ -66,7 +67,7 @@ D_co = TypeVar("D_co", covariant=True)
 
 
 class GroupKind(Protocol[D_co]):
-    """The groups of one type in one shard. D_co: what describes one group: the response's group
+    """The groups of one type in one shard. D_co: the description of one group: the response's group
     without members, and an iterator of its members.
     """
 
@@ -80,7 +81,7 @@ class GroupKind(Protocol[D_co]):
 
     @property
     def gives_way_to(self) -> Collection[GroupType]:
-        """The types whose members may take over the id of a group that is idle."""
+        """The types whose members may replace an idle group with their own."""
         ...
 
     def __contains__(self, group_id: object) -> bool: ...
@@ -89,42 +90,44 @@ class GroupKind(Protocol[D_co]):
 
     def __len__(self) -> int: ...
 
-    # -- replay and life in a shard ----------------------------------------------------------
+    # -- replay and lifecycle ----------------------------------------------------------------
 
     def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
-        """Apply a record that is in the log. key: one of `replays`. None: the group exists, or does
-        not exist, as before.
+        """Apply a record of the log. key: one of `replays`. Returns None if the record neither
+        created nor deleted a group.
         """
         ...
 
     def on_loaded(self, now_ms: int) -> list[Result]:
-        """All records were replayed: start sessions and deadlines."""
+        """Called after all records were replayed: start sessions and deadlines."""
         ...
 
     def unload(self, error: ErrorCode) -> list[Result]:
         """This broker no longer coordinates these groups: cancel all deadlines, and answer the
-        requests that wait with error.
+        waiting requests with error.
         """
         ...
 
     def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
-        """The log line for a record that was just written and replayed; None for records that an
-        operator need not see.
+        """The log line for a record that was just written and replayed; None for records that are
+        of no interest to an operator.
         """
         ...
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """The records that these groups write when topics are deleted, beside offset tombstones."""
+        """The records, other than offset tombstones, that these groups write when topics are
+        deleted.
+        """
         ...
 
-    # -- the end of a group ------------------------------------------------------------------
+    # -- deleting a group --------------------------------------------------------------------
 
     def is_idle(self, group_id: str) -> bool:
         """Whether that group has no members."""
         ...
 
     def has_record(self, group_id: str) -> bool:
-        """Whether the log has a record of that group itself, besides its offsets."""
+        """Whether the log has a record of the group itself, besides its offsets."""
         ...
 
     def end(self, group_id: str) -> list[CoordinatorRecord]:
@@ -144,7 +147,7 @@ class GroupKind(Protocol[D_co]):
 
     def check_transactional_commit(self, group_id: str, committer: OffsetCommitter) -> ErrorCode:
         """Whether a producer may commit offsets for that member in a transaction. The producer may
-        know no group at all (KIP-98), or name the member it reads as (KIP-447).
+        not know the member (KIP-98), or send the member id of its consumer (KIP-447).
         """
         ...
 
@@ -153,33 +156,35 @@ class GroupKind(Protocol[D_co]):
         ...
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
-        """Topics whose offsets the members of that group need; None: perhaps all. Raises
-        KafkaError(NON_EMPTY_GROUP) if the group is in use and does not read topics.
+        """Topics whose offsets the members of that group need; None: possibly all. Raises
+        KafkaError(NON_EMPTY_GROUP) if the group has members that are not consumers.
         """
         ...
 
     def retention(self, group_id: str) -> Retention | None:
-        """Which offsets of that group may expire; None: none of them now."""
+        """Which offsets of that group may expire; None: none at the moment."""
         ...
 
-    # -- what tools read ---------------------------------------------------------------------
+    # -- describing groups -------------------------------------------------------------------
 
     def listed(self, states: Set[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states, in lower case; empty: any."""
+        """The groups in one of these states, in lower case; all groups if there are none."""
         ...
 
     def describe(self, group_id: str) -> D_co:
-        """One group of this kind. Members are made one by one, as the iterator is advanced."""
+        """One group of this kind. Its members are created one by one as the iterator is
+        advanced.
+        """
         ...
 
     def describe_missing(self, group_id: str, message: str, version: int) -> D_co:
-        """An id that is no group of this kind. version: of the request."""
+        """The description of an id that is no group of this kind. version: that of the request."""
         ...
 
 
 class ClassicProtocol(Protocol):
-    """The responses to clients of the classic protocol, of a kind whose groups may have such
-    members. Every group id below is one of the kind's.
+    """The responses to clients of the classic protocol, for a kind whose groups may have such
+    members. Every group id below is one of that kind.
     """
 
     def join(self, group_id: str, join: Join, now_ms: int) -> CoordinatorResult[Message]: ...
@@ -198,5 +203,5 @@ class ClassicProtocol(Protocol):
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """The error that `leave` would return for each identity on its own; no member leaves."""
+        """The error that `leave` would return for each identity separately; no member leaves."""
         ...

@@ -1,9 +1,10 @@
-"""Groups that change their protocol while they have members (KIP-848): a classic group of consumers
-becomes a consumer group with the first member that speaks the new protocol, and a classic one again
-with the last of those that leaves.
+"""Migration of groups with members between the classic and the consumer protocol (KIP-848): a
+classic group of consumers becomes a consumer group when the first member joins with the consumer
+protocol, and a classic group again when the last such member leaves.
 
-The group is the same one for its members: assignments, ids and the generation, which is the epoch,
-go on. As in Kafka the records say the end of the one and the beginning of the other in one batch.
+For its members the group continues: assignments, member ids and the generation, which becomes the
+epoch, are kept. As in Kafka one batch has the tombstones of the former group and the records of the
+new one.
 """
 
 from __future__ import annotations
@@ -67,9 +68,7 @@ class MigrationSettings(Protocol):
 
 
 class Migration:
-    """The groups of one shard that change between classic and consumer. topics: the cluster's, as
-    of now.
-    """
+    """The migrations of one shard. topics: returns the cluster's current topics."""
 
     __slots__ = ("_classic", "_settings", "_topics")
 
@@ -85,7 +84,7 @@ class Migration:
 
     @property
     def policy(self) -> MigrationPolicy:
-        """The broker's, which can change while it runs."""
+        """The broker's policy, which can change while it runs."""
         return MigrationPolicy(self._settings.group_consumer_migration_policy)
 
     def upgrade(
@@ -103,7 +102,7 @@ class Migration:
         max_size = self._settings.group_consumer_max_size
         records, upgraded = upgrade(group, self._topics(), policy=self.policy, max_size=max_size)
         context = consumer.context_of(group_id, client_id, client_host)
-        # In the middle of a rebalance the members' assignments are not a whole target any more.
+        # During a rebalance the members' assignments are not a complete target.
         unsettled = group.state is not GroupState.STABLE
         result = heartbeat(upgraded, request, context, unsettled=unsettled)
 
@@ -152,10 +151,10 @@ class Migration:
 def upgrade(
     group: ClassicGroup, topics: ClusterTopics, *, policy: MigrationPolicy, max_size: int
 ) -> tuple[list[CoordinatorRecord], ConsumerGroup]:
-    """The records that make it a consumer group, and that group. All members are Stable, with what
-    they were last assigned; who is in the middle of a rebalance is to join again.
+    """The records that convert it to a consumer group, and that group. All members are Stable, with
+    their last assignments; members that are in a rebalance must rejoin.
 
-    Raises KafkaError(GROUP_ID_NOT_FOUND) if it cannot become one.
+    Raises KafkaError(GROUP_ID_NOT_FOUND) if it cannot be converted.
     """
     reason = None
     if not policy.may_upgrade:
@@ -182,7 +181,7 @@ def _not_upgraded(group: ClassicGroup, reason: str) -> KafkaError:
 
 
 def _consumer_records(group: ClassicGroup, topics: ClusterTopics) -> list[CoordinatorRecord]:
-    """As Kafka writes them: members, epoch, target, what each has."""
+    """The records in Kafka's order: members, epoch, target, current assignments."""
     group_id, generation = group.group_id, group.generation_id
     members = {key: _as_consumer(group, member) for key, member in group.members.items()}
     assigned = _held(group, topics)
@@ -232,7 +231,7 @@ def _as_consumer(group: ClassicGroup, member: Member) -> MemberMetadata:
 
 def _held(group: ClassicGroup, topics: ClusterTopics) -> dict[str, Assignment]:
     """The partitions that each member owns or may still own, by member id: a cooperative member
-    revokes partitions without an owner in this generation only after it was told to. No partition
+    revokes partitions that have no owner in this generation only after it was told to. No partition
     has two members.
     """
     held: dict[str, dict[Uuid, frozenset[int]]] = {}
@@ -272,7 +271,7 @@ def may_downgrade(
     max_size: int,
 ) -> bool:
     """Whether the group becomes a classic one when these members leave and join: at least one
-    member remains, and all that remain are classic.
+    member remains, and all remaining ones are classic.
     """
     if not policy.may_downgrade:
         return False
@@ -282,7 +281,7 @@ def may_downgrade(
         if member_id in gone:
             continue
         if not group.is_classic(member_id):
-            return False  # mostly the first that is looked at
+            return False  # mostly the first one
         count += 1
     return 0 < count <= max_size
 
@@ -296,12 +295,13 @@ def downgrade(
     topics: ClusterTopics,
     rebalance: bool,
 ) -> list[CoordinatorRecord]:
-    """Let `classic`, just created, become what is left of the group; the records that say so.
+    """Convert the rest of the group to `classic`, which was just created; returns the records.
 
-    Each member has what its target says, as in Kafka; but where a rebalance follows, what it has
-    now and is told to give back: the group may change again before all have joined it. The record
-    then has no leader, which a coordinator that loads it takes for the order to rebalance: Kafka's
-    own makes the first member the leader, and the record of the next generation names it again.
+    Each member gets its target, as in Kafka. Where a rebalance follows, it gets its current
+    assignment, including the partitions to revoke, since the group may change again before all
+    members have joined. Then the record has no leader, which tells a coordinator that loads it to
+    start a rebalance: Kafka's coordinator makes the first member the leader, and the record of the
+    next generation has a leader again.
     """
     replaced = {former for former, _ in replacements.values()}
     members = {

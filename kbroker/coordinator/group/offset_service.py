@@ -1,7 +1,7 @@
 """Requests for committed offsets: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
 A request finds the shard of its group, which checks the member; offsets are written and read there.
-Requests that name many partitions are answered in steps: generators that yield None to pause, and a
+Requests with many partitions are processed in steps: generators that yield None to pause, and a
 Deferred to wait for it.
 """
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.shard import GroupShard
 
 GROUPS_PER_STEP: Final = 32
-"""Groups of an OffsetFetch between two pauses."""
+"""How many groups of an OffsetFetch are processed between two pauses."""
 ITEMS_PER_STEP: Final = 256
-"""Topics and partitions of an OffsetDelete between two pauses."""
+"""How many topics and partitions of an OffsetDelete are processed between two pauses."""
 
 _DeletedOffset = OffsetDeleteResponse.OffsetDeleteResponsePartition
 _NONE: Final = ErrorCode.NONE
-"""To look a member up in its enum costs ten times as much."""
+"""Looking up an enum member costs ten times as much."""
 
 
 class OffsetSettings(Protocol):
-    """The part of the broker's configuration that committed offsets read."""
+    """The part of the broker's configuration that this service reads."""
 
     @property
     def offset_metadata_max_bytes(self) -> int: ...
@@ -54,7 +54,7 @@ class OffsetSettings(Protocol):
 
 class OffsetService:
     """Committed offsets: request in, response out. host_of: the shard of a group; raises
-    KafkaError. topics: the cluster's, as of now.
+    KafkaError. topics: returns the cluster's current topics.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class OffsetService:
     def commit(
         self, context: CallContext, request: OffsetCommitRequest, step_items: int = OFFSETS_PER_STEP
     ) -> Generator[Deferred[ErrorCode] | None, None, OffsetCommitResponse]:
-        """OffsetCommit as steps, like `fetch`: one batch, however many partitions. It is
-        written without a pause if no more than step_items topics and partitions are named.
+        """OffsetCommit as steps, like `fetch`, but written as one batch. It is written without a
+        pause if the request has at most step_items topics and partitions.
         """
         commit = yield from self.resolve_commit(request, context.api_version, step_items)
         commit.refuse_deleted(self._topics())
@@ -124,9 +124,8 @@ class OffsetService:
     def commit_in_transaction(
         self, commit: Commit, request: OffsetCommitRequest, transaction: Transactional
     ) -> Deferred[ErrorCode]:
-        """TxnOffsetCommit, after its first step and in the moment in which the group's partition
-        belongs to the transaction: the offsets are pending until its end. The outcome is for
-        `Commit.answer`.
+        """TxnOffsetCommit, after its first step, when the group's partition has just been added to
+        the transaction: the offsets are pending until its end. The outcome is for `Commit.answer`.
         """
         commit.refuse_deleted(self._topics())
         group_id = request.group_id
@@ -171,10 +170,10 @@ class OffsetService:
     def fetch(
         self, request: OffsetFetchRequest, version: int, charge: Charge
     ) -> Generator[Deferred[ErrorCode] | None, None, OffsetFetchResponse]:
-        """OffsetFetch in its v8+ shape, `groups`, as steps: None is a pause, a Deferred is waited
-        for. The response shows what was written until then, and leaves once that is committed. A
-        group of which all offsets are asked for again is answered once. charge: whether the
-        response may have so many bytes more.
+        """OffsetFetch in its v8+ form, `groups`, as steps: None is a pause, a Deferred must be
+        waited for. The response has the records written until then, and is sent once they are
+        committed. A repeated request for all offsets of a group is answered once. charge: whether
+        the response may take so many more bytes.
         """
         response = OffsetFetchResponse()
         whole: set[tuple[str, str | None, int]] = set()
@@ -230,10 +229,10 @@ class OffsetService:
     def delete(
         self, request: OffsetDeleteRequest
     ) -> Generator[Deferred[ErrorCode] | None, None, OffsetDeleteResponse]:
-        """OffsetDelete, as steps like those of `fetch`: of topics that the group does not
-        read. Decided in one step, for each partition once. Raises KafkaError.
+        """OffsetDelete, as steps like those of `fetch`: deletes offsets of topics that the group
+        does not read. Decided in one step, once for each partition. Raises KafkaError.
         """
-        named: dict[tuple[str, int], ErrorCode] = {}  # of partitions that exist
+        named: dict[tuple[str, int], ErrorCode] = {}  # existing partitions only
         count = 0
         for topic in request.topics:
             count += 1

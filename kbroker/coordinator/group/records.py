@@ -128,7 +128,7 @@ _VALUE_CLASSES: Final[Mapping[int, type[CoordinatorValue]]] = {
 def offset_commit_record(
     group_id: str, topic: str, partition: int, value: OffsetCommitValue
 ) -> CoordinatorRecord:
-    """A committed offset, in the newest version that can hold it."""
+    """A committed offset, in the newest version that has its fields."""
     version = OFFSET_COMMIT_VERSION
     if value.expire_timestamp != NO_EXPIRY:
         version = EXPIRING_OFFSET_COMMIT_VERSION
@@ -138,30 +138,30 @@ def offset_commit_record(
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """The end of a committed offset."""
+    """The tombstone of a committed offset."""
     return CoordinatorRecord(
         OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
     )
 
 
 def group_metadata_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
-    """A classic group as of one generation."""
+    """The record of a classic group's generation."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), value, GROUP_METADATA_VERSION)
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """The end of a classic group."""
+    """The tombstone of a classic group."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
 
 
 def decode_record(
     key: bytes | None, value: bytes | None, known: dict[bytes, CoordinatorKey] | None = None
 ) -> CoordinatorRecord | None:
-    """The record behind a key and a value, or None for a type or version that is not ours to read.
+    """The record of a key and a value, or None for an unknown type or version.
 
-    The legacy key and values become the present ones. known: keys decoded before, by their bytes,
-    for who reads many records of few keys; it grows. Raises KafkaError(CORRUPT_MESSAGE) for bytes
-    that are none.
+    The legacy key and values are converted to the current ones. known: a cache of decoded keys by
+    their bytes, for readers of many records with few keys; it grows. Raises
+    KafkaError(CORRUPT_MESSAGE) for undecodable bytes.
     """
     try:
         if key is None:

@@ -1,9 +1,9 @@
-"""The group coordinator: requests of members and of tools, answered by shards.
+"""The group coordinator: passes requests of members and tools to shards.
 
-A request finds its shard by the hash of its group id and is decided there (`shard`); `runtime`
-writes the records and sends the responses. Every method takes the request as decoded and returns
-the response, or a Deferred of it; bytes fields are copied before it returns. Requests for committed
-offsets are in `offset_service`, those for share groups in `share_service`.
+The hash of its group id determines the shard of a request, which makes the decision (`shard`);
+`runtime` writes the records and sends the responses. Every method takes the decoded request and
+returns the response, or a Deferred of it; bytes fields are copied before it returns. Requests for
+committed offsets are in `offset_service`, those for share groups in `share_service`.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 
     class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
-        """The part of the broker's configuration that the group coordinator reads;
-        GroupCoordinatorConfig has it.
+        """The part of the broker's configuration that the group coordinator reads; implemented by
+        GroupCoordinatorConfig.
         """
 
         @property
@@ -95,14 +95,16 @@ logger = logging.getLogger(__name__)
 
 GROUP_TOPIC: Final = "__consumer_offsets"
 NO_PROTOCOL_NAME_VERSION: Final = 7
-"""From this JoinGroup on a refusal has no protocol name (KIP-559)."""
+"""From this JoinGroup version on an error response has no protocol name (KIP-559)."""
 PROTOCOL_NAMED_VERSION: Final = 5
-"""From this SyncGroup on a member names the protocol it was told (KIP-559)."""
+"""From this SyncGroup version on a member sends the protocol of the JoinGroup response
+(KIP-559).
+"""
 
 
 MAX_REASON: Final = 255
 REASONS_PER_SECOND: Final = 10
-"""Characters of a member's words that are logged; clients send no more."""
+"""The maximum length of a client's reason in a log line; clients send no more."""
 
 
 def leave_error(error: ErrorCode) -> LeaveGroupResponse:
@@ -132,11 +134,11 @@ class GroupCoordinator:
         self._reasons = LogThrottle(logger, logging.INFO, lines=REASONS_PER_SECOND)
         self._partitions = KeyPartitions(GROUP_TOPIC, topics, config.offsets_topic_num_partitions)
         self.deletions: dict[GroupType, Callable[[str], Deferred[ErrorCode]]] = {}
-        """How a group is deleted, of types that have states outside of the group's shard."""
+        """Deletes a group, for types that have state outside of the group's shard."""
         self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
 
         def make_shard() -> GroupShard:
-            # Not above: the four types of groups are 50 modules (25 ms), which a broker needs once
+            # Imported here: the four group types are 50 modules (25 ms), which a broker needs once
             # it leads a partition of the topic.
             from kbroker.coordinator.group.shard import GroupShard
 
@@ -160,15 +162,15 @@ class GroupCoordinator:
         return partition_of(group_id, self._partitions.count())
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
-        """This broker leads that partition of `__consumer_offsets` from epoch on, or (None) no
-        longer.
+        """This broker leads that partition of `__consumer_offsets` from epoch on, or (None) does
+        not lead it any more.
         """
         self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:
-        """Topics were deleted: their offsets end, pending ones included; a shard that is loading
-        does so once it is loaded.
+        """Topics were deleted: delete their offsets, including pending ones; a shard that is
+        loading does so after it is loaded.
         """
         for host in list(self.runtime.hosts()):
             if host.status is HostStatus.ACTIVE:
@@ -181,7 +183,7 @@ class GroupCoordinator:
         self.runtime.close()
 
     def _log_reason(self, group_id: str, who: str | None, reason: str | None) -> None:
-        """Log the reason that a client gives for joining again or leaving (KIP-800)."""
+        """Log the reason that a client gives for rejoining or leaving (KIP-800)."""
         if reason:
             self._reasons.log(
                 self._timers.monotonic_ms(),
@@ -244,7 +246,7 @@ class GroupCoordinator:
             host = self._member_host(request.group_id)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The former coordinator had the generation in memory only: the member must rejoin.
+                # The former coordinator kept the generation in memory only: the member must rejoin.
                 return Deferred.of(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
             return Deferred.of(SyncGroupResponse(error_code=error.code))
         result = host.shard.sync(request, self._timers.monotonic_ms())
@@ -265,7 +267,7 @@ class GroupCoordinator:
         return HeartbeatResponse(error_code=error_code)
 
     def leave_group(self, context: CallContext, request: LeaveGroupRequest) -> Deferred[Message]:
-        """LeaveGroup; before v3 the one member's error is that of the response."""
+        """LeaveGroup; before v3 the error of the only member is that of the response."""
         try:
             host = self._member_host(request.group_id)
         except KafkaError as error:
@@ -290,9 +292,7 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, context: CallContext, request: ConsumerGroupHeartbeatRequest
     ) -> Deferred[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat: answered when all that it says is committed. Raises
-        KafkaError.
-        """
+        """ConsumerGroupHeartbeat: answered when its changes are committed. Raises KafkaError."""
         check_heartbeat(request, context.api_version, self._config.group_consumer_assignors)
         host = self._host(request.group_id)
         result = host.shard.consumer_heartbeat(
@@ -320,7 +320,7 @@ class GroupCoordinator:
     def streams_heartbeat(
         self, context: CallContext, request: StreamsGroupHeartbeatRequest
     ) -> Deferred[StreamsHeartbeat]:
-        """StreamsGroupHeartbeat: the response, and the topics to be created, once the decision is
+        """StreamsGroupHeartbeat: the response, and the topics to create, once the decision is
         committed. Raises KafkaError; the result fails if the decision cannot be written.
         """
         check_streams_heartbeat(request)
@@ -348,7 +348,7 @@ class GroupCoordinator:
     def delete_groups(
         self, context: CallContext, request: DeleteGroupsRequest
     ) -> Deferred[DeleteGroupsResponse]:
-        """DeleteGroups: each group on its own, answered when all are written."""
+        """DeleteGroups: each group separately; answered when all are written."""
         group_ids = list(dict.fromkeys(request.groups_names))
 
         def respond(errors: list[ErrorCode]) -> DeleteGroupsResponse:
@@ -380,8 +380,9 @@ class GroupCoordinator:
     def list_groups(
         self, states: Set[str] = frozenset(), types: Set[str] = frozenset()
     ) -> Generator[Deferred[ErrorCode] | None, None, ListGroupsResponse]:
-        """ListGroups: of this broker's partitions, one in each step; one that is still loaded is an
-        error, not an omission. states, types: the filters in lower case; empty: any.
+        """ListGroups: one of this broker's partitions in each step; a partition that is being
+        loaded is an error, not an omission. states, types: the filters in lower case; empty: no
+        filter.
         """
         listed: list[tuple[list[ListGroupsResponse.ListedGroup], Deferred[ErrorCode]]] = []
         for host in list(self.runtime.hosts()):
@@ -402,13 +403,13 @@ class GroupCoordinator:
         return response
 
     def committed(self, group_id: str) -> Callable[[], Deferred[ErrorCode]]:
-        """For a response about the group that is made from now on, perhaps in several turns of the
-        loop. Call the result when the response is complete: NONE once all that it shows is
+        """For a response about the group that is built from now on, possibly in several turns of
+        the loop. Call the result when the response is complete: NONE once everything in it is
         committed, otherwise the error to respond with instead.
         """
         try:
             return partial(self.runtime.when_committed, self._host(group_id))
-        except KafkaError:  # with which the group is described
+        except KafkaError:  # the description has this error
             return _committed
 
     def describe_group(
@@ -436,7 +437,7 @@ class GroupCoordinator:
 
 
 def _old_leave_response(response: Message) -> Message:
-    """Before v3: the one member's error is that of the response."""
+    """Before v3: the error of the only member is that of the response."""
     assert isinstance(response, LeaveGroupResponse)
     members = response.members
     return LeaveGroupResponse(error_code=members[0].error_code if members else response.error_code)
@@ -447,5 +448,5 @@ def _committed() -> Deferred[ErrorCode]:
 
 
 def java_host(host: str) -> str:
-    """As Java prints an address without a name, which is what is stored and shown."""
+    """An address without a name in Java's format, which is stored and shown."""
     return host if host.startswith("/") else "/" + host

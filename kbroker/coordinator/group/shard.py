@@ -1,10 +1,10 @@
 """One partition of `__consumer_offsets` as state: the groups whose ids hash to it, and their
 offsets.
 
-The shard keeps the ids apart: an id belongs to one group, of one `GroupKind`, to which the shard
-delegates; and an idle group gives way to a member of another type. Records are replayed by the kind
-that registered their keys; committed offsets are in `offsets`. A core: time, randomness and the log
-are its caller's (`runtime`).
+An id belongs to one group, of one `GroupKind`, to which the shard delegates; a member of another
+type may replace an idle group. Records are replayed by the kind that registered their keys;
+committed offsets are in `offsets`. This is a core: its caller (`runtime`) has time, randomness and
+the log.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHe
 from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
-"""From this OffsetCommit on a member of an unknown group is told so; before, its generation is
-called illegal.
+"""From this OffsetCommit version on a member of an unknown group gets GROUP_ID_NOT_FOUND; before,
+ILLEGAL_GENERATION.
 """
 TOMBSTONES_PER_BATCH: Final = 1000
 MOST_KNOWN_KEYS: Final = 50_000
@@ -83,9 +83,9 @@ class ShardSettings(ClassicSettings, ConsumerSettings, ShareSettings, StreamsSet
 class GroupShard:
     """The groups of one partition.
 
-    wall_ms: the wall clock, for what is stored and how old that is. The now_ms of requests and
-    deadlines is monotonic: a jump of the wall clock expires no member. memory: of classic groups,
-    shared by the shards of a coordinator.
+    wall_ms: the wall clock, for stored timestamps and their age. The now_ms of requests and
+    deadlines is monotonic: a jump of the wall clock expires no member. memory: that of classic
+    groups, shared by the shards of a coordinator.
     """
 
     __slots__ = (
@@ -118,9 +118,11 @@ class GroupShard:
     ) -> None:
         self.offsets = OffsetStore()
         self.deleted_topics: list[DeletedTopic] = []
-        """Topics deleted while the log was loaded."""
+        """Topics that were deleted while the log was loaded."""
         self._known_keys: dict[bytes, CoordinatorKey] = {}
-        """While the log is loaded: a partition holds many commits of few keys."""
+        """A cache of decoded keys while the log is loaded: a partition has many commits of few
+        keys.
+        """
         self._settings = settings
         self._wall_ms = wall_ms
         self._deadlines = deadlines = Deadlines()
@@ -170,7 +172,7 @@ class GroupShard:
     # -- the kinds of groups -----------------------------------------------------------------
 
     def kind_of(self, group_id: str) -> GroupKind[object] | None:
-        """The kind that the group is of; None if there is no such group."""
+        """The kind of the group; None if there is no such group."""
         for kind in self.kinds:
             if group_id in kind:
                 return kind
@@ -182,8 +184,8 @@ class GroupShard:
     def take_over(
         self, kind: GroupKind[object], group_id: str, member_epoch: int
     ) -> list[CoordinatorRecord]:
-        """The end of an idle group of another type, which gives way to a member that joins a group
-        of this kind. Raises KafkaError(GROUP_ID_NOT_FOUND) if another group does not give way.
+        """The tombstones of an idle group of another type, which a member of this kind replaces.
+        Raises KafkaError(GROUP_ID_NOT_FOUND) if the other group cannot be replaced.
         """
         other = None if group_id in kind else self.kind_of(group_id)
         if other is None:
@@ -206,7 +208,7 @@ class GroupShard:
         return decode_record(key, value, self._known_keys)
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record that is in the log."""
+        """Apply a record of the log."""
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             offset = value if isinstance(value, OffsetCommitValue) else None
@@ -223,11 +225,11 @@ class GroupShard:
         if change.is_created:
             self.classic.give_way(change.group_id)
         elif self.offsets.has_group(change.group_id):
-            # Offsets that outlive their group, pending ones too, belong to a classic group again.
+            # Offsets without a group, including pending ones, belong to a classic group again.
             self.classic.ensure(change.group_id)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
-        """Apply a record of a transaction that is not over."""
+        """Apply a record of a transaction that has not ended."""
         key, value = record.key, record.value
         if isinstance(key, OffsetCommitKey):
             offset = value if isinstance(value, OffsetCommitValue) else None
@@ -252,8 +254,8 @@ class GroupShard:
         return results
 
     def _leftovers(self) -> Iterator[CoordinatorRecord]:
-        """Tombstones for records that an earlier version could write: offsets under the id of a
-        group that has none, and a classic group whose id belongs to a group of another type.
+        """Tombstones for records that an earlier version could write: offsets whose group cannot
+        have offsets, and a classic group whose id belongs to a group of another type.
         """
         for kind in self.kinds:
             if not kind.keeps_offsets:
@@ -267,7 +269,7 @@ class GroupShard:
         return [result for kind in self.kinds for result in kind.unload(error)]
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `on_deadline`; perhaps early."""
+        """When to call `on_deadline`; possibly earlier than necessary."""
         return self._deadlines.next_ms()
 
     def on_deadline(self, now_ms: int) -> Results:
@@ -321,7 +323,7 @@ class GroupShard:
     def leave_errors(
         self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """The error that `leave` would return for each identity on its own."""
+        """The error that `leave` would return for each identity separately."""
         protocol = self._classic_protocol(group_id)
         if protocol is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
@@ -345,8 +347,8 @@ class GroupShard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat. A classic group becomes a consumer group, if it may. Raises
-        KafkaError.
+        """ConsumerGroupHeartbeat. A classic group is converted to a consumer group if that is
+        allowed. Raises KafkaError.
         """
         group_id, consumer = request.group_id, self.consumer
         is_joining = request.member_epoch == 0 and group_id not in consumer
@@ -380,8 +382,8 @@ class GroupShard:
         version: int,
         partitions: Collection[TopicIdPartition] = (),
     ) -> ErrorCode:
-        """Whether this commit is from a member of this generation (or epoch), or of a client that
-        needs no group.
+        """Whether the sender of this commit is a member of this generation or epoch, or a client
+        that needs no group.
         """
         kind = self.kind_of(group_id)
         if kind is not None:
@@ -401,7 +403,7 @@ class GroupShard:
         generation_id: int,
         partitions: Collection[TopicIdPartition] = (),
     ) -> ErrorCode:
-        """The same for offsets that a producer commits for its consumer."""
+        """As `check_commit`, for offsets that a producer commits for its consumer."""
         kind = self.kind_of(group_id)
         if kind is not None:
             committer = OffsetCommitter(member_id, instance_id, generation_id, 0, partitions)
@@ -420,7 +422,7 @@ class GroupShard:
         self.classic.touch(group_id, member_id, now_ms)
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
-        """Topics whose offsets the group needs; None: perhaps all. Raises
+        """Topics whose offsets the group needs; None: possibly all. Raises
         KafkaError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP).
         """
         kind = self.kind_of(group_id)
@@ -431,7 +433,7 @@ class GroupShard:
     # -- administration ----------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> tuple[ErrorCode, list[CoordinatorRecord]]:
-        """DeleteGroups: the end of an idle group and of its offsets."""
+        """DeleteGroups: the tombstones of an idle group and of its offsets."""
         kind = self.kind_of(group_id)
         if kind is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, []
@@ -442,8 +444,8 @@ class GroupShard:
     def list_groups(
         self, states: Set[str], types: Set[str]
     ) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states and of one of these types, both in lower case; empty:
-        any. Classic groups come last.
+        """Groups in one of these states and of one of these types, both in lower case; empty: no
+        filter. Classic groups come last.
         """
         classic, *others = self.kinds
         for kind in (*others, classic):
@@ -451,7 +453,7 @@ class GroupShard:
                 yield from kind.listed(states)
 
     def describe(self, kind: GroupKind[D], group_id: str, version: int = 0) -> D:
-        """One group of a kind. version: of the request."""
+        """One group of a kind. version: that of the request."""
         if group_id in kind:
             return kind.describe(group_id)
         is_other = self.kind_of(group_id) is not None
@@ -461,7 +463,7 @@ class GroupShard:
     # -- deleted topics and expired offsets --------------------------------------------------
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> list[Result]:
-        """The offsets of deleted topics end, and what group types keep of topics."""
+        """Delete the offsets of deleted topics, and the data of groups about these topics."""
         records = list(self.offsets.tombstones_of_topics(topics))
         topic_ids = {topic.topic_id for topic in topics}
         for kind in self.kinds:
@@ -469,7 +471,7 @@ class GroupShard:
         return [*in_batches(records, TOMBSTONES_PER_BATCH)]
 
     def _on_expiry(self, now_ms: int) -> list[Result]:
-        """One turn of a round through all groups; the next round is an interval later."""
+        """One turn of a pass over all groups; the next pass starts an interval later."""
         expiry = OffsetExpiry(self.offsets, self._settings.offsets_retention_ms, self._wall_ms())
         sweep = self._sweep
         if sweep is None:
@@ -483,7 +485,7 @@ class GroupShard:
         return [*in_batches(records, TOMBSTONES_PER_BATCH)]
 
     def _expiring(self) -> Iterator[str]:
-        """All groups with offsets. The sweep goes from the last to the first."""
+        """All groups with offsets. The sweep visits them from the last to the first."""
         classic, *others = self.kinds
         for kind in (classic, *reversed(others)):
             if kind.keeps_offsets:

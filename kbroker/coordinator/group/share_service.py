@@ -2,8 +2,8 @@
 
 The groups live in shards of `__consumer_offsets`, the states of their partitions in
 `__share_group_state`, behind a `GroupStatePersister`. A change of both takes three steps: a record
-announces it, the state changes, another record confirms it. The log shows a step that failed, and
-it is tried again.
+announces the change, the state is changed, another record confirms it. If a step fails, the log
+shows that, and the step is retried.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.share.membership import ShareHeartbeat
 
 STEP_TOPICS: Final = 512
-"""Topics and partitions of a request that are examined in one step."""
+"""How many topics and partitions of a request are processed in one step."""
 
 _AskedGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
 _AlteredTopic = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
@@ -83,7 +83,7 @@ class ShareGroupCoordinator:
     def heartbeat(
         self, context: CallContext, request: ShareGroupHeartbeatRequest
     ) -> Deferred[ShareGroupHeartbeatResponse]:
-        """ShareGroupHeartbeat: answered when all that it says is committed. Raises KafkaError."""
+        """ShareGroupHeartbeat: answered when its changes are committed. Raises KafkaError."""
         check_share_heartbeat(request)
         host = self._host(request.group_id)
         result = host.shard.share_heartbeat(
@@ -126,7 +126,9 @@ class ShareGroupCoordinator:
         start_offsets: Mapping[TopicIdPartition, int],
         error: ErrorCode = ErrorCode.NONE,
     ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
-        """Make the states and confirm them in the log; the error of each. error: why not to."""
+        """Initialize the states and confirm that in the log; returns the error of each. error: if
+        set, they are not initialized.
+        """
         group = host.shard.share.groups.get(group_id)
         if error is not ErrorCode.NONE or host.status is not HostStatus.ACTIVE or group is None:
             code = error or ErrorCode.NOT_COORDINATOR
@@ -148,7 +150,7 @@ class ShareGroupCoordinator:
     def describe_offsets(
         self, context: CallContext, request: DescribeShareGroupOffsetsRequest
     ) -> Deferred[DescribeShareGroupOffsetsResponse]:
-        """DescribeShareGroupOffsets: each group on its own, of named partitions."""
+        """DescribeShareGroupOffsets of the requested partitions; each group separately."""
         described = gather(map(self._describe_group, request.groups))
         return described.then(lambda groups: DescribeShareGroupOffsetsResponse(groups=groups))
 
@@ -167,9 +169,9 @@ class ShareGroupCoordinator:
     def describe_all_offsets(
         self, group_id: str
     ) -> Iterator[tuple[Deferred[DescribeShareGroupOffsetsResponse], int]]:
-        """DescribeShareGroupOffsets of one group and all partitions that have a state, some of them
-        in each response. With each comes 1 if its topic is the last one of the response before it,
-        otherwise 0, as `pieces.merge` wants it.
+        """DescribeShareGroupOffsets of one group and all partitions that have a state, in several
+        partial responses. With each comes 1 if its first topic continues the last one of the
+        response before, otherwise 0, as `pieces.merge` requires.
         """
 
         def respond(found: DescribedGroup) -> DescribeShareGroupOffsetsResponse:
@@ -206,7 +208,9 @@ class ShareGroupCoordinator:
                 yield described.then(once_committed), 1 if start else 0
 
     def _cannot_describe(self, group_id: str) -> DescribedGroup | None:
-        """The response for a group that is not coordinated here, or has no id; None for others."""
+        """The response for a group that is not coordinated by this broker, or without an id; None
+        for others.
+        """
         found = DescribedGroup(group_id=group_id)
         if not group_id:
             return found
@@ -220,7 +224,7 @@ class ShareGroupCoordinator:
     def alter_offsets(
         self, context: CallContext, request: AlterShareGroupOffsetsRequest
     ) -> Generator[None, None, Deferred[AlterShareGroupOffsetsResponse]]:
-        """AlterShareGroupOffsets: of a group without members, or one that does not exist yet. In
+        """AlterShareGroupOffsets: for a group without members, or one that does not exist yet. In
         steps, the last of which initializes the states. Raises KafkaError.
         """
         group_id = request.group_id
@@ -278,8 +282,8 @@ class ShareGroupCoordinator:
     def delete_offsets(
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest
     ) -> Generator[None, None, Deferred[DeleteShareGroupOffsetsResponse]]:
-        """DeleteShareGroupOffsets: of a group without members; also where an earlier deletion has
-        failed. In steps, the last of which deletes. Raises KafkaError.
+        """DeleteShareGroupOffsets: for a group without members; also after a failed deletion. In
+        steps, the last of which deletes. Raises KafkaError.
         """
         host = self._named_host(request.group_id)
         group = host.shard.share.require_empty(request.group_id)
@@ -345,9 +349,9 @@ class ShareGroupCoordinator:
         *,
         ends_group: bool = False,
     ) -> Deferred[ErrorCode]:
-        """Delete all states of these topics; the first error, if there is one. ends_group: the
-        group's own end says that they are gone. After an error the log says that the deletion was
-        begun: it may be asked for again, and members that subscribe to the topics drop it.
+        """Delete all states of these topics; returns the first error, if there is one. ends_group:
+        the tombstones of the group confirm the deletion. After an error the log shows a started
+        deletion: it can be requested again, and is dropped when members subscribe to the topics.
         """
         share = host.shard.share
         group = share.groups.get(group_id)
@@ -379,8 +383,8 @@ class ShareGroupCoordinator:
     def _places_of(
         self, initialized: Assignment, initializing: Assignment, topic_ids: Iterable[Uuid]
     ) -> list[TopicIdPartition]:
-        """All partitions of these topics that may have a state: also of a deletion that was begun
-        before, whose partitions the log does not name.
+        """All partitions of these topics that may have a state, including those of an earlier
+        started deletion, whose partitions are not in the log.
         """
         by_id = self._topics().topics_by_id
         places: dict[TopicIdPartition, None] = {}
@@ -397,7 +401,7 @@ class ShareGroupCoordinator:
     def _submit(
         self, host: Host[GroupShard], records: list[CoordinatorRecord]
     ) -> Deferred[ErrorCode]:
-        """Write; NONE once the records are committed, or the client's error."""
+        """Write records. NONE once they are committed, or the client's error."""
         if host.status is not HostStatus.ACTIVE:
             return Deferred.of(ErrorCode.NOT_COORDINATOR)
         written = self._runtime.handle(host, CoordinatorResult(records, ErrorCode.NONE))

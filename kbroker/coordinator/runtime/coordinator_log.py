@@ -1,4 +1,4 @@
-"""The port to the logs of an internal topic, and what the errors of a write mean."""
+"""The port to the logs of an internal topic, and the meaning of write errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 
 ANY_EPOCH: Final = -1
-"""In place of a leader epoch: whichever the partition is led in."""
+"""Used instead of a leader epoch: any epoch in which this broker leads the partition."""
 _NONE: Final = ErrorCode.NONE
-"""To look a member up in its enum costs ten times as much."""
+"""Looking up an enum member costs ten times as much."""
 _IN_LOG_ANYWAY: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
@@ -30,8 +30,8 @@ NOTHING_WRITTEN: Final = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-"""As the immediate outcome of an append these errors mean that nothing was written. After any other
-one the end of the log is unknown.
+"""As the immediate result of an append these errors mean that nothing was written. After any other
+error the log end offset is unknown.
 """
 
 _CLIENT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
@@ -75,8 +75,8 @@ class CoordinatorLog(Protocol):
         """Write one batch with acks=all. A pending Deferred means: written, not yet committed; it
         stays pending until the high watermark passes the batch or leadership is lost.
 
-        leader_epoch: NOT_LEADER_OR_FOLLOWER unless the partition is led here in this epoch.
-        transaction_version: of the transaction that a marker ends.
+        leader_epoch: NOT_LEADER_OR_FOLLOWER unless this broker leads the partition in this epoch.
+        transaction_version: that of the transaction that a marker completes.
         """
         ...
 
@@ -90,8 +90,8 @@ class CoordinatorLog(Protocol):
         ...
 
     def when_committed(self, topic_partition: TopicPartition) -> Deferred[ErrorCode]:
-        """NONE once the high watermark reaches the present log end offset; the reason if leadership
-        is lost before that. Never fails.
+        """NONE once the high watermark reaches the current log end offset; the error if leadership
+        is lost before. Never fails.
         """
         ...
 
@@ -102,8 +102,8 @@ def is_written(error: ErrorCode) -> bool:
 
 
 def is_in_log(outcome: Deferred[ErrorCode]) -> bool:
-    """Whether the records of a write with this outcome were replayed, even if its client is told
-    that it failed. While the outcome is pending they are in the log.
+    """Whether the records of a write with this outcome were replayed, even if its client gets an
+    error. While the outcome is pending they are in the log.
     """
     return not outcome.done or is_written(outcome.value)
 
@@ -116,5 +116,5 @@ def client_error(error: ErrorCode) -> ErrorCode:
 
 
 def commit_error(error: ErrorCode) -> ErrorCode:
-    """The same for committed offsets."""
+    """As `client_error`, for committed offsets."""
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else client_error(error)

@@ -5,9 +5,9 @@ A heap entry may be early because its deadline was postponed. It is pushed again
 so a session that is renewed every three seconds costs one heap operation per session timeout, not
 per heartbeat.
 
-A heap entry is stale when its deadline was cancelled or brought forward. It would keep the owner of
-the deadline in memory until its time, which a client may have set to weeks from now; so the heap is
-rebuilt once half of it is stale.
+A heap entry is stale when its deadline was cancelled or brought forward. It keeps the owner of the
+deadline in memory until its time, which a client may set weeks ahead; so the heap is rebuilt once
+half of it is stale.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final
 from kbroker.coordinator.runtime.result import Results
 
 MIN_STALE: Final = 8
-"""Up to so many stale entries the heap is not rebuilt."""
+"""The heap is not rebuilt for fewer stale entries."""
 
 
 class Deadline:
-    """A time, and the action that runs then with now_ms. at_ms: None unless it is set. Set it
+    """A time, and the action that is run then with now_ms. at_ms: None unless it is set. Set it
     through `Deadlines`.
     """
 
@@ -33,7 +33,9 @@ class Deadline:
         self.action = action
         self.at_ms: int | None = None
         self.entry = 0
-        """The number of its valid heap entry, 0 for none; its other entries are stale."""
+        """The number of the deadline's valid heap entry, 0 for none; its other entries are
+        stale.
+        """
         self.wake_ms = 0
         """The time of that entry."""
 

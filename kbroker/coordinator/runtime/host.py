@@ -1,4 +1,4 @@
-"""A shard at work on this broker: its status, its uncommitted writes, its timer."""
+"""An active shard on this broker: its status, its uncommitted writes, its timer."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Shard(Protocol):
     def end_transaction(self, producer_id: int, *, commit: bool) -> None: ...
     def on_loaded(self, now_ms: int) -> Results: ...
     def unload(self, error: ErrorCode) -> Results:
-        """Stop coordinating: replies with this error to every request that waits in the shard."""
+        """Stop coordinating: returns a reply with this error for every waiting request."""
         ...
 
     def next_deadline_ms(self) -> int | None: ...
     def on_deadline(self, now_ms: int) -> Results: ...
     def changes(self, record: CoordinatorRecord) -> str | None:
-        """The log line for a record that was just written and replayed, if it deserves one."""
+        """The log line for a record that was just written and replayed; None if there is none."""
         ...
 
 
@@ -49,8 +49,8 @@ class HostStatus(Enum):
 class Host(Generic[S]):
     """One shard and what the runtime keeps about it.
 
-    epoch: the leader epoch of this broker. load_offset: of the next batch to replay. timer_ms: when
-    timer fires.
+    epoch: the leader epoch of this broker. load_offset: that of the next batch to replay. timer_ms:
+    when the timer fires.
     """
 
     __slots__ = (

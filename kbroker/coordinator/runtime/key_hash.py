@@ -10,8 +10,8 @@ from operator import mul
 from typing import Final
 
 MAX_CACHED_KEY: Final = 128
-"""Characters. Clients may send ever new ids of up to 32 KiB; hashes of longer keys than this are
-not cached.
+"""The maximum key length, in characters, of cached hashes: clients may send ever new ids of up to
+32 KiB.
 """
 
 _UTF_16: Final = f"utf-16-{sys.byteorder[0]}e"
@@ -53,7 +53,7 @@ def _hash(key: str) -> int:
 
 def _code(text: str, code: int = 0) -> int:
     """Java's String.hashCode of text, of its UTF-16 code units in 32 bits, unsigned. code: that of
-    what stands before text in the key.
+    the part of the key before text.
     """
     units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
     for start in range(0, len(units), _BLOCK):

@@ -1,8 +1,9 @@
-"""How many partitions of an internal topic coordinate keys.
+"""The number of partitions of an internal topic that coordinate keys.
 
-As many as the topic has when this broker first looks: CreatePartitions adds partitions that
-coordinate nothing until the broker starts again, as in Kafka, which counts them at its start. With
-another number a key would be coordinated by another partition, which does not have its state.
+It is the partition count of the topic when this broker first reads it: partitions added by
+CreatePartitions coordinate nothing until the broker restarts, as in Kafka, which counts them at its
+start. With another number a key would be coordinated by another partition, which does not have its
+state.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class NamedTopics(Protocol):
 
 
 class KeyPartitions:
-    """Of one internal topic. configured: the number that the topic will be created with."""
+    """The partition count of one internal topic. configured: the number with which the topic will
+    be created.
+    """
 
     __slots__ = ("_configured", "_count", "_name", "_topic_id", "_topics")
 
@@ -34,7 +37,7 @@ class KeyPartitions:
         self._count = 0
 
     def count(self) -> int:
-        """The number of partitions; a topic that was deleted and created anew is counted again."""
+        """The number of partitions; a topic that was deleted and created again is counted again."""
         topic = self._topics().topics.get(self._name)
         if topic is None:
             return self._configured

@@ -19,7 +19,7 @@ from kbroker.protocol.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 LOAD_STEP_BYTES: Final = 256 * 1024
-"""The most bytes of the log that one step reads, and of keys and values that it replays."""
+"""The limit of one step, in bytes, for the log read and for keys and values replayed."""
 
 
 class ShardLoader(Generic[S]):
@@ -44,7 +44,7 @@ class ShardLoader(Generic[S]):
 
     def load(self, host: Host[S]) -> None:
         """Read the next step. A host with an empty log becomes ACTIVE within this call; every step
-        that replays something runs in a turn of the loop of its own.
+        that replays records runs in its own turn of the loop.
         """
         if host.status is not HostStatus.LOADING:
             return
@@ -90,7 +90,7 @@ class ShardLoader(Generic[S]):
     @staticmethod
     def _failed(host: Host[S], error: KafkaError) -> None:
         logger.error(
-            "%s epoch %d cannot be loaded: %s", host.topic_partition, host.epoch, shown(error)
+            "%s epoch %d failed to load: %s", host.topic_partition, host.epoch, shown(error)
         )
         host.status = HostStatus.FAILED
 

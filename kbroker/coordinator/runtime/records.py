@@ -1,7 +1,7 @@
 """Records of the internal topics of coordinators, as values and as bytes.
 
 A key is int16 record type and body, a value is int16 version and body; a null value deletes. The
-record types of each topic are in its own room (`group.records`, `transaction.records`,
+record types of each topic are in their own modules (`group.records`, `transaction.records`,
 `share_state.shard`).
 """
 
@@ -23,7 +23,7 @@ _PREFIXES: Final = tuple(_INT16.pack(number) for number in range(64))
 
 
 class CoordinatorRecord:
-    """One decoded record of an internal topic. value: None for a tombstone. version: of the
+    """One decoded record of an internal topic. value: None for a tombstone. version: that of the
     value.
     """
 

@@ -2,7 +2,7 @@
 
 A shard's `handle`-like methods take a request and now_ms, change nothing and return a
 CoordinatorResult. `CoordinatorRuntime` appends the records, replays them, which alone changes
-state, and lets the response out once they are committed. Kafka's name:
+state, and sends the response once they are committed. Kafka's name:
 org.apache.kafka.coordinator.common.runtime.CoordinatorResult.
 """
 
@@ -20,8 +20,8 @@ from kbroker.protocol.errors import ErrorCode
 R_co = TypeVar("R_co", covariant=True)
 
 Waiter = Deferred[Message]
-"""The response to a request that waits in a shard, for a rebalance for example. The shard keeps it
-and answers it with a Reply; only the runtime resolves it.
+"""The response to a request that waits in a shard, for a rebalance for example. The shard keeps the
+waiter and answers it with a Reply; only the runtime resolves it.
 """
 
 
@@ -38,14 +38,14 @@ class Reply:
         return f"Reply({self.response!r})"
 
     def deliver(self) -> None:
-        """Resolve the waiter. For the runtime, after the decisions of the present call."""
+        """Resolve the waiter. Called by the runtime, after the decisions of the current call."""
         self.waiter.resolve(self.response)
 
 
 class OutgoingRequest:
-    """A request of a shard to another part of the cluster, such as the markers of a transaction.
+    """A request of a shard to another component, such as the markers of a transaction.
 
-    A room declares its requests as subclasses; its `RequestSender` carries them out.
+    Each coordinator declares its requests as subclasses; its `RequestSender` sends them.
     """
 
     __slots__ = ()
@@ -79,14 +79,16 @@ class CoordinatorResult(NamedTuple, Generic[R_co]):
 
     @property
     def answer(self) -> R_co:
-        """The response of a decision that has it already. Raises InvariantError if it waits."""
+        """The response of a decision that has it already. Raises InvariantError if it has to
+        wait.
+        """
         if isinstance(self.response, Deferred):
             raise InvariantError("the response of this decision waits for another")
         return self.response
 
     def followed_by(self, on_written: Callable[[int], Results]) -> CoordinatorResult[R_co]:
-        """This decision with another on_written. Cheaper than `_replace`, since it is done for each
-        heartbeat.
+        """This decision with another on_written. Cheaper than `_replace`, since it is called for
+        each heartbeat.
         """
         return CoordinatorResult(
             self.records,
@@ -103,11 +105,11 @@ class CoordinatorResult(NamedTuple, Generic[R_co]):
 
 
 Result = CoordinatorResult[object] | Reply
-"""A decision that answers no request of its own, or the response to a request that waits."""
+"""A decision without a request of its own, or the response to a waiting request."""
 
 Results = Sequence[Result]
-"""Decisions of deadlines, of loading, of what follows a write. They are appended in order, each as
-a batch of its own.
+"""Decisions of deadlines, of loading, and of callbacks after a write. They are appended in order,
+each as a separate batch.
 """
 
 

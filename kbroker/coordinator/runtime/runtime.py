@@ -1,16 +1,16 @@
-"""The shards of one internal topic on this broker: what every coordinator runs on. It knows no
-product: groups, transactions and share state are shards in rooms of their own.
+"""The shards of one internal topic on this broker: the common runtime of all coordinators. Groups,
+transactions and share states are shards in separate rooms.
 
-All of them have one shape (docs/adr/0005): a shard decides and returns `CoordinatorResult`s; the
-runtime appends their records, replays them into the shard (`writer`), and lets answers out once
+All follow one pattern (docs/adr/0005): a shard decides and returns `CoordinatorResult`s; the
+runtime appends their records, replays them into the shard (`writer`), and sends the responses once
 they are committed. A shard exists for each partition of the topic that this broker leads. It is
-loaded by replay of its log (`loader`); if a write fails in a way that leaves the end of the log
-unknown, the shard is discarded and loaded again.
+loaded by replay of its log (`loader`); if a write fails and the log end is unknown, the shard is
+discarded and loaded again.
 
-A record is replayed when it is in the log, a response leaves when it is committed. The response to
-a read is made of the whole log, and leaves when all of that is committed (`uncommitted`), so no
-client sees state that may still be lost. That holds for the tail that a load finds above the high
-watermark, too.
+A record is replayed when it is in the log; the response is sent when the record is committed. The
+response to a read includes the whole log, and is sent when all of that is committed
+(`uncommitted`), so no client sees state that may still be lost. The same applies to records above
+the high watermark at a load.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ logger = logging.getLogger(__name__)
 _NONE: Final = ErrorCode.NONE
 _ACTIVE: Final = HostStatus.ACTIVE
 _FAILED: Final = HostStatus.FAILED
-"""To look a member up in its enum costs ten times as much."""
+"""Looking up an enum member costs ten times as much."""
 WRITE_TIMEOUT_MS: Final = 5_000
 """The default of offsets.commit.timeout.ms."""
 R = TypeVar("R")
 
 
 class RequestSender(Protocol):
-    """Carries out the `OutgoingRequest`s of a room's shards."""
+    """Sends the `OutgoingRequest`s of shards."""
 
     def send(
         self, request: OutgoingRequest, *, coordinator_epoch: int
     ) -> Deferred[Callable[[int], Results]]:
-        """Send a request. The result decides what follows, given now_ms; nothing follows a failure.
+        """Send a request. The result returns further decisions, given now_ms; a failure has none.
 
         coordinator_epoch: the leader epoch of the shard's partition.
         """
@@ -65,8 +65,8 @@ class RequestSender(Protocol):
 class CoordinatorRuntime(Generic[S]):
     """The shards of one internal topic on this broker.
 
-    base_sequence: of written batches (see `encode_batch`). sender: for shards that send requests.
-    write_timeout_ms: how long an answer waits for the high watermark.
+    base_sequence: that of written batches (see `encode_batch`). sender: for shards that send
+    requests. write_timeout_ms: how long a response waits for the high watermark.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class CoordinatorRuntime(Generic[S]):
     # -- leadership --------------------------------------------------------------------------
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
-        """This broker leads the partition from epoch on, or (None) no longer does.
+        """This broker leads the partition from epoch on, or (None) does not lead it any more.
 
-        An epoch older than the shard's changes nothing. After a newer one the shard goes on: the
-        log of a leader stays as it is. Writes of the former epoch that are not committed fail, and
-        the shard is loaded again then.
+        An epoch older than the shard's is ignored. In a newer epoch the shard continues, since the
+        log of a leader is not truncated. If uncommitted writes of the former epoch fail, the shard
+        is loaded again.
         """
         host = self._hosts.get(partition)
         if epoch is None:
@@ -131,7 +131,7 @@ class CoordinatorRuntime(Generic[S]):
         return host
 
     def hosts(self) -> Iterator[Host[S]]:
-        """All hosts, by partition, whatever their status."""
+        """All hosts, by partition, with any status."""
         for partition in sorted(self._hosts):
             yield self._hosts[partition]
 
@@ -153,8 +153,8 @@ class CoordinatorRuntime(Generic[S]):
         self.carry_out(host, host.shard.on_loaded(self._timers.monotonic_ms()))
 
     def _unload(self, host: Host[S]) -> None:
-        """Discard the shard. Requests that wait for it fail with NOT_COORDINATOR, which makes
-        clients look for the coordinator again.
+        """Discard the shard. Waiting requests fail with NOT_COORDINATOR, so that clients look up
+        the coordinator again.
         """
         if self._hosts.get(host.topic_partition.partition) is host:
             del self._hosts[host.topic_partition.partition]
@@ -170,7 +170,11 @@ class CoordinatorRuntime(Generic[S]):
         """Load the shard again because the end of its log is unknown."""
         if host.status is HostStatus.CLOSED:
             return
-        logger.warning("%s epoch %d is loaded again", host.topic_partition, host.epoch)
+        logger.warning(
+            "%s epoch %d: the log end is unknown, loading the shard again",
+            host.topic_partition,
+            host.epoch,
+        )
         self._unload(host)
         self._load(host.topic_partition.partition, host.epoch)
 
@@ -179,7 +183,7 @@ class CoordinatorRuntime(Generic[S]):
     def decide(
         self, partition: int, decide: Callable[[S, int], CoordinatorResult[R]]
     ) -> Deferred[R]:
-        """`handle` the decision of the partition's shard, made with (shard, now_ms). Fails also
+        """`handle` the decision of the partition's shard, made with (shard, now_ms). Also fails
         with the KafkaError that decide raises, and as `host` does.
         """
         try:
@@ -197,11 +201,11 @@ class CoordinatorRuntime(Generic[S]):
         transaction: Transactional | None = None,
         error_of: Callable[[ErrorCode], ErrorCode] = client_error,
     ) -> Deferred[R]:
-        """Carry out a decision; the result's response, once its records are committed.
+        """Execute a decision; returns its response, once its records are committed.
 
-        Fails with KafkaError: error_of(the log's error) if the records are refused, NOT_COORDINATOR
-        if the shard is unloaded first. transaction: the records belong to it and are pending until
-        its end.
+        Fails with KafkaError: error_of(the log's error) if the records are rejected,
+        NOT_COORDINATOR if the shard is unloaded first. transaction: the records belong to it and
+        are pending until its end.
         """
         response = result.response
         outcome = self._submit(host, result.records, transaction)
@@ -221,12 +225,11 @@ class CoordinatorRuntime(Generic[S]):
         return answer
 
     def carry_out(self, host: Host[S], results: Results) -> None:
-        """Carry out decisions that answer no request of their own: appends in order, then the
-        responses to others.
+        """Execute decisions without a request of their own: appends in order, then the replies to
+        waiting requests.
 
-        A response may make its connection send the next request within this very call. The
-        responses of that request queue up behind the present ones, so no shard sees half of another
-        operation.
+        A reply may make its connection send the next request within this call. The replies of that
+        request are queued behind the current ones, so no shard sees a partly executed operation.
         """
         if results:
             todo = deque(results)
@@ -248,10 +251,10 @@ class CoordinatorRuntime(Generic[S]):
         outcome: Deferred[ErrorCode],
         complete: Callable[[ErrorCode], None] | None = None,
     ) -> Results:
-        """What follows at once from a decision whose records were submitted. complete: called with
-        a pending outcome once it is known.
+        """The decisions that directly follow one whose records were submitted. complete: called
+        with a pending outcome once it is known.
         """
-        is_pending = not outcome.done  # before anything that follows, which may complete it
+        is_pending = not outcome.done  # read first, since the callbacks below may complete it
         following: list[CoordinatorResult[object] | Reply] = []
         if result.replies:
             self._answers.extend(reply.deliver for reply in result.replies)
@@ -286,7 +289,7 @@ class CoordinatorRuntime(Generic[S]):
         complete: Callable[[ErrorCode], None] | None,
         error: ErrorCode,
     ) -> None:
-        """A write is committed, or failed; or its host was closed."""
+        """A write is committed or failed, or its host was closed."""
         if complete is not None:
             self._answers.append(partial(complete, error))
         following: Results = []
@@ -295,7 +298,7 @@ class CoordinatorRuntime(Generic[S]):
         self.carry_out(host, following)
 
     def _send(self, host: Host[S], request: OutgoingRequest, now_ms: int) -> Results:
-        """Send a request; what follows, if that is known already."""
+        """Send a request; returns the following decisions if its result is already known."""
         if self._sender is None:
             raise InvariantError(f"the shards of {self._topic} send no requests")
         if host.status is not _ACTIVE:
@@ -312,7 +315,7 @@ class CoordinatorRuntime(Generic[S]):
 
     @staticmethod
     def _on_send_failed(host: Host[S], request: OutgoingRequest, error: KafkaError) -> None:
-        logger.warning("%s: %r failed: %s", host.topic_partition, request, error)
+        logger.warning("%s: request %r failed: %s", host.topic_partition, request, error)
 
     def _send_answers(self) -> None:
         if self._is_answering:
@@ -349,8 +352,8 @@ class CoordinatorRuntime(Generic[S]):
         )
 
     def when_committed(self, host: Host[S]) -> Deferred[ErrorCode]:
-        """For an answer that was made from the host's shard without a decision: NONE once every
-        record that is in the log now is committed; otherwise the client's error. Never fails.
+        """For a response that was built from the host's shard without a decision: NONE once all
+        records that are in the log now are committed; otherwise the client's error. Never fails.
         """
         if not host.uncommitted.writes:
             return self._committed
@@ -359,7 +362,7 @@ class CoordinatorRuntime(Generic[S]):
     # -- timers ------------------------------------------------------------------------------
 
     def _arm(self, host: Host[S]) -> None:
-        """Let the host's timer fire at the shard's next deadline, or earlier."""
+        """Set the host's timer to the shard's next deadline, or earlier."""
         if host.status is not _ACTIVE:
             return
         due_ms = host.shard.next_deadline_ms()
@@ -381,8 +384,8 @@ class CoordinatorRuntime(Generic[S]):
             self.carry_out(host, host.shard.on_deadline(self._timers.monotonic_ms()))
         except InvariantError:
             raise
-        except Exception:  # of one group: the other deadlines of the shard still fire
-            logger.exception("%s: a deadline failed", host.topic_partition)
+        except Exception:  # an error of one group: the other deadlines of the shard still fire
+            logger.exception("%s: unexpected error in a deadline", host.topic_partition)
             self._arm(host)
 
 

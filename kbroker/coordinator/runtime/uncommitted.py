@@ -1,10 +1,10 @@
-"""The tail of a shard's log above the high watermark, and the answers that wait until it is
-committed.
+"""The records of a shard's log above the high watermark, and the responses that wait for their
+commit.
 
-A shard's state contains its whole log. What lies above the high watermark may still be lost with
-this leadership, so an answer that was made from it leaves only when all of it is committed: the
-answer to a write, to a read, and "it is so already". Kafka's names: CoordinatorRuntime's
-DeferredEventQueue and OperationTimeout.
+A shard's state includes its whole log. Records above the high watermark may still be lost with this
+leadership, so a response that depends on them is sent only when all of them are committed: the
+response to a write, to a read, and to a request that changes nothing. Kafka's names:
+CoordinatorRuntime's DeferredEventQueue and OperationTimeout.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode
 
 _NONE: Final = ErrorCode.NONE
-"""To look a member up in its enum costs ten times as much."""
+"""Looking up an enum member costs ten times as much."""
 
 
 class Write:
-    """One write, or the tail that was there when the shard was loaded. error: its outcome, None
-    while that is not known.
+    """One write, or the uncommitted records found when the shard was loaded. error: its outcome,
+    None while that is unknown.
     """
 
     __slots__ = ("error",)
@@ -32,7 +32,7 @@ class Write:
 
 
 class _Waiting(NamedTuple):
-    """An answer that waits for a write and all writes before it, until deadline_ms at most."""
+    """A response that waits for a write and all writes before it, until deadline_ms at most."""
 
     deadline_ms: int
     write: Write
@@ -42,9 +42,9 @@ class _Waiting(NamedTuple):
 class Uncommitted:
     """The writes of one shard that are in the log and not known to be committed, oldest first.
 
-    writes: empty if the whole log is committed. One that failed is never removed: until the shard
-    is loaded again, nothing that contains it is answered. timeout_ms: how long an answer waits;
-    then it fails with REQUEST_TIMED_OUT, and the write stays here.
+    writes: empty if the whole log is committed. A failed write is never removed: until the shard is
+    loaded again, no response that depends on it is sent. timeout_ms: how long a response waits;
+    then it fails with REQUEST_TIMED_OUT, and the write stays in the list.
     """
 
     __slots__ = ("_committed", "_timeout_ms", "_timer", "_timers", "_waiting", "writes")
@@ -58,13 +58,13 @@ class Uncommitted:
         self._committed = Deferred.of(_NONE)
 
     def add(self) -> Write:
-        """Records were written; `settle` tells what became of them."""
+        """Records were written; call `settle` with the outcome."""
         write = Write()
         self.writes.append(write)
         return write
 
     def settle(self, write: Write, error: ErrorCode) -> None:
-        """The write is committed (NONE), or was not, or not safely enough."""
+        """The write is committed (NONE), or failed, or its replication is insufficient."""
         write.error = error
         writes = self.writes
         while writes and (known := writes[0].error) is not None and is_written(known):
@@ -77,8 +77,8 @@ class Uncommitted:
             answer.resolve(known)
 
     def wait(self) -> Deferred[ErrorCode]:
-        """NONE once all records that are in the log now are committed; otherwise why that is not
-        known: REQUEST_TIMED_OUT, or the error of the newest write.
+        """NONE once all records that are in the log now are committed; otherwise REQUEST_TIMED_OUT
+        or the error of the newest write.
         """
         if not self.writes:
             return self._committed
@@ -93,7 +93,9 @@ class Uncommitted:
         return answer
 
     def close(self, error: ErrorCode) -> None:
-        """The shard is unloaded: all answers fail with error, and so does every later `wait`."""
+        """The shard is unloaded: all waiting responses fail with error, and so does every later
+        `wait`.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Writing to a shard: append a batch, replay it, and know when it is committed."""
+"""Writing to a shard: appends a batch, replays it, and tracks its commit."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 _NONE: Final = ErrorCode.NONE
 _ACTIVE: Final = HostStatus.ACTIVE
-"""To look a member up in its enum costs ten times as much."""
+"""Looking up an enum member costs ten times as much."""
 
 
 class ShardWriter(Generic[S]):
     """Appends to the logs of shards, in the leader epoch of each. Every outcome is NONE (committed)
     or another error of the log (see `client_error`), REQUEST_TIMED_OUT if the high watermark does
-    not move. While it is pending, the records are in the log and not yet committed.
+    not move. While the outcome is pending, the records are in the log and not yet committed.
 
-    reload: called, in a turn of the loop of its own, with a host whose log has an unknown end.
+    reload: called, in its own turn of the loop, with a host whose log end is unknown.
     """
 
     __slots__ = ("_base_sequence", "_committed", "_compression", "_log", "_reload", "_timers")
@@ -79,7 +79,7 @@ class ShardWriter(Generic[S]):
                 producer_epoch=producer_epoch,
             )
         except ValueError as error:
-            logger.warning("%s: a record cannot be written: %s", host.topic_partition, shown(error))
+            logger.warning("%s: cannot write a record: %s", host.topic_partition, shown(error))
             return Deferred.of(ErrorCode.MESSAGE_TOO_LARGE)
         outcome = self._append(host, batch, partial(_replay, host, records, transaction))
         if transaction is None and is_in_log(outcome):
@@ -95,8 +95,8 @@ class ShardWriter(Generic[S]):
         coordinator_epoch: int,
         transaction_version: int,
     ) -> Deferred[ErrorCode]:
-        """Append the marker that ends a transaction and apply it: the transaction's records count
-        from then on, or are forgotten.
+        """Append the marker that ends a transaction and apply it: the transaction's records take
+        effect, or are discarded.
         """
         batch = build_end_transaction_marker(
             commit=commit,
@@ -112,7 +112,9 @@ class ShardWriter(Generic[S]):
         return self._append(host, batch, replay, transaction_version)
 
     def await_tail(self, host: Host[S]) -> None:
-        """What is in the log now is uncommitted until the high watermark reaches its end."""
+        """Treat the records in the log as uncommitted until the high watermark reaches the
+        log end.
+        """
         committed = self._log.when_committed(host.topic_partition)
         if not committed.done or committed.value is not _NONE:
             tail = host.uncommitted.add()

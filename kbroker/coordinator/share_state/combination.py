@@ -1,4 +1,4 @@
-"""The state of each offset of a share partition as the fewest batches (KIP-932).
+"""Combines the state batches of a share partition into the fewest batches (KIP-932).
 
 Kafka's name: PersisterStateBatchCombiner. The states are in `shard`.
 """
@@ -18,7 +18,8 @@ _last_offset = attrgetter("last_offset")
 
 def combine(batches: Sequence[StateBatch], start_offset: int) -> list[StateBatch]:
     """The state of each offset from start_offset on, as the fewest batches in order of offset.
-    Where batches overlap, the one with the most deliveries counts, then the later state.
+    Where batches overlap, the one with the higher delivery count is used, then the one with the
+    later state.
     """
     if _is_combined(batches, start_offset):
         return list(batches)
@@ -52,7 +53,7 @@ def combine(batches: Sequence[StateBatch], start_offset: int) -> list[StateBatch
 
 
 def _is_combined(batches: Sequence[StateBatch], start_offset: int) -> bool:
-    """Whether `combine` leaves these batches as they are."""
+    """Whether `combine` does not change these batches."""
     last, known_state, known_count = start_offset - 1, -1, -1
     for first, next_last, state, count in batches:
         if first <= last or first > next_last:
@@ -66,12 +67,14 @@ def _is_combined(batches: Sequence[StateBatch], start_offset: int) -> bool:
 def combine_changed(
     batches: Sequence[StateBatch], changed: Sequence[StateBatch], start_offset: int
 ) -> list[StateBatch]:
-    """As `combine` of both. batches: combined already, perhaps tens of thousands. Those that no
-    changed batch overlaps are copied without a look at each; of the others each is compared once.
+    """`combine` of both. batches: already combined, possibly tens of thousands. Those that no
+    changed batch overlaps are copied in bulk; of the others each is compared once.
     """
     result: list[StateBatch] = []
     done = bisect_left(batches, start_offset, key=_last_offset)
-    rest: StateBatch | None = None  # of the stored batch before `done`, if its end is to be added
+    rest: StateBatch | None = (
+        None  # the rest of the stored batch before `done`, if it is still to be added
+    )
     if done < len(batches) and batches[done].first_offset < start_offset:
         rest = batches[done]._replace(first_offset=start_offset)
         done += 1
@@ -96,7 +99,7 @@ def _overlay(
     result: list[StateBatch], overlapped: list[StateBatch], over: StateBatch
 ) -> StateBatch | None:
     """Append the state of each offset up to the end of `over`. overlapped: the combined batches
-    that share an offset with it. Returns the part of the last of them that lies behind it.
+    that share an offset with it. Returns the part of the last of them after `over`.
     """
     if not overlapped:
         _append(result, over)
@@ -126,7 +129,7 @@ def _overlay(
 
 
 def _append(result: list[StateBatch], batch: StateBatch) -> None:
-    """Add a batch; one that continues the last with the same state makes it longer."""
+    """Append a batch; one that continues the last with the same state extends it."""
     if result:
         before = result[-1]
         if before.last_offset == batch.first_offset - 1 and before[2:] == batch[2:]:
@@ -136,7 +139,7 @@ def _append(result: list[StateBatch], batch: StateBatch) -> None:
 
 
 def _extend(result: list[StateBatch], batches: Sequence[StateBatch]) -> None:
-    """Add batches that are combined among themselves."""
+    """Append batches that are already combined."""
     if batches:
         _append(result, batches[0])
         result += batches[1:]

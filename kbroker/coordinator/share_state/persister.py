@@ -1,7 +1,7 @@
 """Access to the states of share partitions: the ports of `share/persister` and
 `coordinator/group/share/persister`.
 
-Errors that pass - the coordinator's topic is being created or loaded, or moves to another broker -
+Retriable errors (the coordinator's topic is being created or loaded, or moves to another broker)
 are retried. `ShareStates` is the coordinator of this broker (`service`), or in a cluster the
 coordinators of all brokers (`broker/remote/remote_share_states`).
 """
@@ -25,11 +25,11 @@ from kbroker.protocol.share_partition_state import (
 
 TRIES: Final = 6
 FIRST_PAUSE_MS: Final = 50
-"""Before the second try; doubled from try to try."""
+"""The delay before the second attempt; doubled for each further one."""
 
 CLUSTER_TRIES: Final = 10
-"""In a cluster: 25 seconds, in which another broker takes over from a coordinator that died. Kafka
-takes 31 seconds for its five tries.
+"""The number of attempts in a cluster: 25 seconds in total, in which another broker takes over from
+a failed coordinator. Kafka's five attempts take 31 seconds.
 """
 
 T = TypeVar("T")
@@ -62,7 +62,9 @@ class ShareStates(Protocol):
 
 
 class _Tries(Deferred[T], Generic[T]):
-    """The result of a call, which is repeated while its error passes, so many times at most."""
+    """The result of a call that is repeated while its error is retriable, up to a number of
+    attempts.
+    """
 
     __slots__ = ("_ask", "_ensure_topic", "_error_of", "_left", "_pause_ms", "_timers")
 
@@ -83,7 +85,7 @@ class _Tries(Deferred[T], Generic[T]):
         self._pause_ms = FIRST_PAUSE_MS
 
     def begin(self, _: object = None) -> None:
-        """Call once more."""
+        """Make the next attempt."""
         self._ask().on_done(self._on_answer, self.fail)
 
     def _on_answer(self, found: T) -> None:
@@ -106,7 +108,7 @@ class _Tries(Deferred[T], Generic[T]):
 
 class _Retrying:
     """Calls to the coordinators. ensure_topic: creates `__share_group_state` unless it exists;
-    raises KafkaError. tries: of each call.
+    raises KafkaError. tries: the number of attempts of each call.
     """
 
     __slots__ = ("_ensure_topic", "_states", "_timers", "_tries")
@@ -148,8 +150,8 @@ class RetryingSharePersister(_Retrying):
 
 class RetryingGroupStatePersister(_Retrying):
     """A `GroupStatePersister`: for share groups. on_reset: called with every state that was created
-    anew or deleted, since this broker may still hold the former one as the leader of the partition.
-    Another broker learns of it when it next writes the state, as in Kafka.
+    again or deleted, since this broker may still cache the former one as the leader of the
+    partition. Another broker detects the change when it next writes the state, as in Kafka.
     """
 
     __slots__ = ("_on_reset",)

@@ -1,8 +1,9 @@
-"""The share coordinator (KIP-932): requests about the states of share partitions, answered by
-shards of `__share_group_state`.
+"""The share coordinator (KIP-932): passes requests about the states of share partitions to shards
+of `__share_group_state`.
 
-The hash of group id, topic id and partition chooses the shard of a share partition. Each partition
-of a request is decided there on its own (`shard`) and answered when its records are committed.
+The hash of group id, topic id and partition determines the shard of a share partition. Each
+partition of a request is decided separately by its shard (`shard`) and answered when its records
+are committed.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ T = TypeVar("T")
 
 
 PRUNE_RECORDS: Final = 1000
-"""A log of fewer records is not pruned."""
+"""A log with fewer records is not pruned."""
 
 TURN_SNAPSHOTS: Final = 600
-"""States, and batches of states, of which snapshots are written in one turn of the loop while logs
-are pruned, about.
+"""Approximate number of states, and batches of states, whose snapshots are written in one turn of
+the loop during pruning.
 """
 
 TURN_TOMBSTONES: Final = 600
-"""Tombstones written in one turn of the loop after topics were deleted, about."""
+"""Approximate number of tombstones written in one turn of the loop after topics were deleted."""
 BATCH_TOMBSTONES: Final = 20
-"""The cost of writing a batch, in tombstones."""
+"""The cost of writing a batch, in units of tombstones."""
 
 
 class StateLog(CoordinatorLog, Protocol):
-    """The logs of `__share_group_state`, which are pruned: records before the last snapshots are
+    """The logs of `__share_group_state`, which are pruned: records before the latest snapshots are
     deleted.
     """
 
@@ -57,7 +58,7 @@ class StateLog(CoordinatorLog, Protocol):
         ...
 
     def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Move the log start offset to offset, which is committed. Raises KafkaError."""
+        """Set the log start offset to offset, which is committed. Raises KafkaError."""
         ...
 
 
@@ -82,15 +83,15 @@ class StateTopics(ShareTopics, Protocol):
 
 
 class _Tombstones(NamedTuple):
-    """The tombstones still to write to one shard after topics were deleted."""
+    """The tombstones to write to one shard after topics were deleted."""
 
     host: Host[ShareStateShard]
     batches: Iterator[list[CoordinatorRecord]]
 
 
 class _Pruning:
-    """The pruning of one log. end_offset: of the log before the first snapshot. record_count: of
-    the log up to there.
+    """The pruning of one log. end_offset: the log end offset before the first snapshot.
+    record_count: that of the log up to there.
     """
 
     __slots__ = ("batches", "end_offset", "host", "record_count", "written")
@@ -139,16 +140,16 @@ class ShareCoordinator:
         return partition_of(key, self._partitions.count())
 
     def partition_of(self, key: SharePlace) -> int:
-        """`partition_for` a share partition's key: group id, topic id and partition. A request may
-        name 250,000 partitions of a group whose id has 32,767 characters.
+        """`partition_for` the key of a share partition: group id, topic id and partition. A request
+        may name 250,000 partitions of a group whose id has 32,767 characters.
         """
         topic_id, partition = key.place
         rest = f":{uuid_to_string(topic_id)}:{partition}"
         return partition_of_extended(key.group_id, rest, self._partitions.count())
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
-        """This broker leads that partition of `__share_group_state` from epoch on, or (None) no
-        longer.
+        """This broker leads that partition of `__share_group_state` from epoch on, or (None) does
+        not lead it any more.
         """
         self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
@@ -156,8 +157,8 @@ class ShareCoordinator:
             self._arm()
 
     def on_topics_deleted(self) -> None:
-        """Delete the states of topics that no longer exist, some in each turn of the loop; those of
-        a shard that is loading once it is loaded.
+        """Delete the states of topics that no longer exist, some in each turn of the loop. A shard
+        that is loading does so after it is loaded.
         """
         for host in list(self.runtime.hosts()):
             self._schedule_tombstones(host)
@@ -171,7 +172,7 @@ class ShareCoordinator:
             host.shard.has_deleted_topics = True
 
     def _write_tombstones(self) -> None:
-        """Write about `TURN_TOMBSTONES`, and plan the next turn if some are left."""
+        """Write about `TURN_TOMBSTONES`, and schedule the next turn if some are left."""
         self._tombstone_timer = None
         left = TURN_TOMBSTONES
         while self._tombstones:
@@ -218,7 +219,7 @@ class ShareCoordinator:
     def prune(self, min_records: int = PRUNE_RECORDS) -> None:
         """Prune logs that hold at least min_records and three times as many records as states:
         write a snapshot of every state, some in each turn of the loop, then delete the records
-        before these snapshots. A log that is still being pruned is left out.
+        before these snapshots. A log that is being pruned is skipped.
         """
         unfinished = {pruning.host for pruning in self._prunings}
         for host in list(self.runtime.hosts()):
@@ -228,14 +229,14 @@ class ShareCoordinator:
                 try:
                     end_offset = self._log.end_offset(host.topic_partition)
                 except KafkaError as error:
-                    logger.warning("%s is not pruned: %s", host.topic_partition, error)
+                    logger.warning("%s was not pruned: %s", host.topic_partition, error)
                     continue
                 self._prunings.append(_Pruning(host, end_offset))
         if self._snapshot_timer is None:
             self._write_snapshots()
 
     def _write_snapshots(self) -> None:
-        """Write about `TURN_SNAPSHOTS`, and plan the next turn if some are left."""
+        """Write about `TURN_SNAPSHOTS`, and schedule the next turn if some are left."""
         self._snapshot_timer = None
         left = TURN_SNAPSHOTS
         while self._prunings:
@@ -265,15 +266,18 @@ class ShareCoordinator:
             try:
                 self._log.delete_before(partition, offset)
             except KafkaError as error:
-                logger.warning("%s is not pruned: %s", partition, error)
+                logger.warning("%s was not pruned: %s", partition, error)
                 return
             host.shard.record_count -= pruning.record_count
             logger.info(
-                "%s begins at offset %d: %d states", partition, offset, len(host.shard.states)
+                "%s pruned: log start offset is %d, %d states",
+                partition,
+                offset,
+                len(host.shard.states),
             )
 
         def not_written(error: KafkaError) -> None:
-            logger.debug("%s is not pruned: %s", partition, error)
+            logger.debug("%s was not pruned: %s", partition, error)
 
         gather(pruning.written).on_done(delete_before, not_written)
 
@@ -320,5 +324,5 @@ def _same(error: ErrorCode) -> ErrorCode:
 
 
 def place_of(topic_id: Uuid, partition: int) -> TopicIdPartition:
-    """A key that holds no memory of the request."""
+    """A copy of the key that does not keep the request in memory."""
     return bytes(topic_id), partition

@@ -1,9 +1,9 @@
-"""One partition of `__share_group_state` as state: how far groups have read share partitions
+"""One partition of `__share_group_state` as state: the delivery state of share partitions
 (KIP-932).
 
 The log holds a snapshot of each share partition (type 0) and the updates since (type 1). Requests
-are decided here as `CoordinatorResult`s; `replay` alone changes state. A core: the log is the
-runtime's.
+are decided here as `CoordinatorResult`s; `replay` alone changes state. This is a core: the runtime
+has the log.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kbroker.protocol.share_partition_state import (
 
 TOMBSTONES_PER_BATCH: Final = 200
 SNAPSHOTS_PER_BATCH: Final = 200
-"""States, and batches of states, in a batch of snapshots, about."""
+"""Approximate number of states, and batches of states, in a batch of snapshots."""
 TOPICS_PER_BATCH: Final = 1000
-"""Topics to look at before `tombstones_of_deleted_topics` pauses."""
+"""How many topics `tombstones_of_deleted_topics` checks before it pauses."""
 
 _INT16: Final = struct.Struct(">h")
 _CLASSES: Final[Mapping[int, tuple[type[CoordinatorKey], type[CoordinatorValue]]]] = {
@@ -65,7 +65,7 @@ class ShareTopics(Protocol):
 
 
 class ShareState:
-    """The state of one share partition. update_count: updates since the snapshot."""
+    """The state of one share partition. update_count: the number of updates since the snapshot."""
 
     __slots__ = (
         "batches",
@@ -101,15 +101,17 @@ class ShareState:
 
 
 class Snapshots(NamedTuple):
-    """Some snapshots, for one batch of the log. weight: of states and batches of states."""
+    """Some snapshots, for one batch of the log. weight: the number of states and batches of
+    states.
+    """
 
     records: list[CoordinatorRecord]
     weight: int
 
 
 class ShareStateShard:
-    """The states of one partition of `__share_group_state`. wall_ms: the wall clock, for what is
-    stored.
+    """The states of one partition of `__share_group_state`. wall_ms: the wall clock, for stored
+    timestamps.
     """
 
     __slots__ = (
@@ -132,7 +134,9 @@ class ShareStateShard:
         self._by_topic: dict[Uuid, dict[SharePlace, None]] = {}
         """The keys of `states`."""
         self.record_count = 0
-        """Of the log; `ShareCoordinator` sets it when it has pruned the log."""
+        """The number of records in the log; `ShareCoordinator` sets it when it has pruned the
+        log.
+        """
         self.has_deleted_topics = False
         """Whether topics were deleted while the log was loaded."""
         self._settings = settings
@@ -142,8 +146,8 @@ class ShareStateShard:
     # -- replay ------------------------------------------------------------------------------
 
     def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-        """The record behind a key and a value, or None for a type or version that is not ours to
-        read. Raises KafkaError(CORRUPT_MESSAGE) for undecodable bytes.
+        """The record of a key and a value, or None for an unknown type or version. Raises
+        KafkaError(CORRUPT_MESSAGE) for undecodable bytes.
         """
         try:
             if key is None or len(key) < 2 or (value is not None and len(value) < 2):
@@ -165,7 +169,7 @@ class ShareStateShard:
             ) from error
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record that is in the log."""
+        """Apply a record of the log."""
         self.record_count += 1
         key, value = record.key, record.value
         if isinstance(key, ShareSnapshotKey):
@@ -184,10 +188,10 @@ class ShareStateShard:
                 state.update(value)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
-        """No record of this topic belongs to a transaction."""
+        """Not called: no record of this topic belongs to a transaction."""
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """No record of this topic belongs to a transaction."""
+        """Not called: no record of this topic belongs to a transaction."""
 
     def on_loaded(self, now_ms: int) -> Results:
         """Delete the states of topics that were deleted while the log was loaded."""
@@ -213,7 +217,7 @@ class ShareStateShard:
         return []
 
     def changes(self, record: CoordinatorRecord) -> str | None:
-        """None: the log lines of groups tell enough."""
+        """None: the log lines of groups are sufficient."""
         return None
 
     # -- requests ----------------------------------------------------------------------------
@@ -294,7 +298,7 @@ class ShareStateShard:
         return CoordinatorResult([], summary)
 
     def tombstones_of_deleted_topics(self) -> Iterator[list[CoordinatorRecord]]:
-        """The records that end the states of topics that no longer exist, in batches of at most
+        """The tombstones of states whose topics no longer exist, in batches of at most
         `TOMBSTONES_PER_BATCH`. Some batches are empty: the caller may pause after each, and the
         shard may change during a pause.
         """
@@ -314,7 +318,7 @@ class ShareStateShard:
     def snapshots(self) -> Iterator[Snapshots]:
         """Snapshots of all states; once they are written, no record before the first of them is
         needed. The caller may pause between two, and the shard may change during a pause: a state
-        that is made meanwhile has a snapshot already.
+        that is created meanwhile starts with a snapshot.
         """
         records: list[CoordinatorRecord] = []
         weight = 0
@@ -359,7 +363,7 @@ class ShareStateShard:
     def _record(
         self, key: SharePlace, state: ShareState, write: StateWrite, leader_epoch: int
     ) -> CoordinatorRecord:
-        """An update, or a snapshot after so many updates as the configuration allows."""
+        """An update, or a snapshot after as many updates as the configuration allows."""
         if (
             state.update_count
             < self._settings.share_coordinator_snapshot_update_records_per_snapshot
@@ -403,8 +407,8 @@ def _snapshot_key(key: SharePlace) -> ShareSnapshotKey:
 
 
 def _of_record(batches: Sequence[_RecordBatch | StateBatch]) -> Sequence[StateBatch]:
-    """The batches of a record that was read, or of one that this shard wrote: that has StateBatches
-    as they are, since the encoder asks for the fields' names only (45,000 fit into a record).
+    """The batches of a record that was read, or of one that this shard wrote, which has
+    StateBatches: the encoder only needs fields with these names (45,000 batches fit into a record).
     """
     if batches and isinstance(batches[0], StateBatch):
         return cast(Sequence[StateBatch], batches)

@@ -1,4 +1,4 @@
-"""The topic of the share coordinator and its keys, for those who do not need the coordinator."""
+"""The topic of the share coordinator and its keys, for modules that do not need the coordinator."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kbroker.model import uuid_from_string
 SHARE_TOPIC: Final = "__share_group_state"
 
 _TRIMMED: Final = "".join(map(chr, range(0x21)))
-"""What Java's String.trim takes away."""
+"""The characters that Java's String.trim removes."""
 _INT_TEXT: Final = re.compile(r"[+-]?[0-9]+")
-"""What Integer.parseInt reads, if it is in range; `int` reads more, such as `1_0`."""
+"""The text that Integer.parseInt accepts, if it is in range; `int` accepts more, such as `1_0`."""
 
 
 def is_coordinator_key(text: str) -> bool:
-    """Whether text is a key of FindCoordinator: a group, a topic's id and a partition (Kafka's
+    """Whether text is a key of FindCoordinator: a group id, a topic id and a partition (Kafka's
     SharePartitionKey).
     """
     parts = text.rsplit(":", 2)

@@ -1,8 +1,8 @@
-"""From a decided end of a transaction to its Complete record: the markers that are missing.
+"""The end of a transaction from its decision to its Complete record: tracks the missing markers.
 
 An end is decided once its Prepare record is committed. Its markers are written and retried until
-every partition has its own; the Complete record follows. The ends in progress are not in records:
-after a load they are rebuilt from the state of the transactional ids.
+every partition has one; then the Complete record is written. The ends in progress are not in
+records: after a load they are rebuilt from the state of the transactional ids.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kbroker.protocol.errors import ErrorCode
 
 FIRST_RETRY_MS: Final = 100
 LAST_RETRY_MS: Final = 1_000
-"""Markers that failed are written again after the first of these, then after twice as long each
-time, up to the second; so is a Prepare or Complete record that was refused. The second is what a
-transaction waits at most once a partition has a leader again.
+"""The retry intervals of failed markers, and of a rejected Prepare or Complete record: the first
+one is doubled each time, up to the second. So a transaction ends at most the second interval after
+a partition has a leader again.
 """
 
 MARKER_DONE: Final = frozenset(
@@ -36,17 +36,18 @@ MARKER_DONE: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The partition needs no marker any more: it is written; the partition was deleted, as this
-broker's metadata say; the partition has seen a later epoch of the producer, which it cannot while
-the transaction is open in it; or it cannot hold transactional batches. After any other error the
-marker is written again, for as long as this broker coordinates the transaction.
+"""Outcomes after which the partition needs no marker any more: the marker is written; the partition
+was deleted, according to this broker's metadata; the partition has seen a later epoch of the
+producer, which is impossible while the transaction is open in it; or it cannot have transactional
+batches. After any other error the marker is written again, for as long as this broker coordinates
+the transaction.
 """
 
 
 class Completion:
     """The end of one transaction in progress. remaining: the partitions without their marker.
-    failed: those of them that wait for the next try; the markers of the others are on their way.
-    is_decided: whether the Prepare record is known to be committed.
+    failed: those of them that wait for a retry; the other markers are in flight. is_decided:
+    whether the Prepare record is known to be committed.
     """
 
     __slots__ = ("deadline", "failed", "is_decided", "remaining", "retry_ms")
@@ -59,7 +60,7 @@ class Completion:
         self.retry_ms = FIRST_RETRY_MS
 
     def settle(self, results: MarkerResults) -> None:
-        """Take the outcomes of markers into account."""
+        """Apply the outcomes of markers."""
         for partition, error in results.items():
             if error in MARKER_DONE:
                 self.remaining.discard(partition)
@@ -90,7 +91,7 @@ class Completions:
         return self._found.get(transactional_id)
 
     def of(self, transaction: Transaction) -> Completion:
-        """The completion of a transaction whose end is decided or about to be."""
+        """The completion of a transaction whose end is decided or is being decided."""
         transactional_id = transaction.transactional_id
         found = self._found.get(transactional_id)
         if found is None:
@@ -100,18 +101,18 @@ class Completions:
         return found
 
     def forget(self, transactional_id: str) -> None:
-        """The id is complete, or another coordinator completes it."""
+        """The end is complete, or another coordinator completes it."""
         found = self._found.pop(transactional_id, None)
         if found is not None:
             self._deadlines.cancel(found.deadline)
 
     def clear(self) -> None:
-        """Forget all completions, of a shard that is unloaded."""
+        """Remove all completions of a shard that is unloaded."""
         self._found = {}
 
     def retry_later(self, completion: Completion, now_ms: int) -> None:
-        """Call on_retry after its retry interval, which doubles. Markers of one leader may fail
-        while those of another wait for their next try already, which is not postponed.
+        """Call on_retry after the retry interval, which doubles. Markers of one leader may fail
+        while those of another already wait for their retry, which is not postponed.
         """
         if completion.deadline.at_ms is None:
             self._deadlines.set(completion.deadline, now_ms + completion.retry_ms)

@@ -1,5 +1,5 @@
-"""EndTxn: its outcomes as tables by state - a new end, a retry of the last one, or an error - and
-the state after it (KIP-98, KIP-890). What follows the Prepare record is in `completion`.
+"""EndTxn: its outcomes as tables by state (a new end, a retry of the last one, or an error) and the
+state after it (KIP-98, KIP-890). `completion` continues after the Prepare record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from kbroker.coordinator.transaction.state import TransactionState
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 EndDecision = tuple[ErrorCode, bool]
-"""The error; without one, whether the end is new, else the request is a retry of the last end."""
+"""The error; without one, whether the end is new: otherwise the request is a retry of the
+last end.
+"""
 _NEW: Final[EndDecision] = (ErrorCode.NONE, True)
 _AGAIN: Final[EndDecision] = (ErrorCode.NONE, False)
 _WRONG: Final[EndDecision] = (ErrorCode.INVALID_TXN_STATE, False)
@@ -30,7 +32,7 @@ END_V1: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     _S.DEAD: {True: _WRONG, False: _WRONG},
     _S.PREPARE_EPOCH_FENCE: {True: _FENCED, False: _FENCED},
 }
-"""The decision on an EndTxn of the present epoch before transaction.version 2, by state and by
+"""The decision on an EndTxn of the current epoch before transaction.version 2, by state and by
 whether it is a commit. The states of an end in progress are missing, since the id is busy then.
 """
 END_V2_FIRST: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
@@ -40,13 +42,13 @@ END_V2_FIRST: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     _S.COMPLETE_COMMIT: {True: _WRONG, False: _NEW},
     _S.COMPLETE_ABORT: {True: _WRONG, False: _NEW},
 }
-"""The same for transaction.version 2 and the present epoch, which a retry never has."""
+"""As above for transaction.version 2 and the current epoch, which a retry never has."""
 END_V2_RETRY: Final[Mapping[TransactionState, Mapping[bool, EndDecision]]] = {
     **{state: {True: _FENCED, False: _FENCED} for state in TransactionState},
     _S.COMPLETE_COMMIT: {True: _AGAIN, False: _WRONG},
     _S.COMPLETE_ABORT: {True: _WRONG, False: _AGAIN},
 }
-"""The same with the epoch that the last EndTxn raised: the client did not get its response."""
+"""As above with the epoch before the last EndTxn raised it: the client did not get its response."""
 
 
 def decide_end_v1(
@@ -63,7 +65,7 @@ def decide_end_v2(
     current: Transaction, producer: Producer, *, commit: bool, is_busy: bool
 ) -> EndDecision:
     """EndTxn from v5 on."""
-    if is_busy:  # its outcome is the producer's new epoch, perhaps its new id
+    if is_busy:  # its outcome is the producer's new epoch, possibly a new id
         return _BUSY
     got_new_id = (
         current.previous_producer_id == producer.producer_id
@@ -81,7 +83,7 @@ def decide_end_v2(
 
 
 def check_producer(current: Transaction, producer: Producer) -> ErrorCode:
-    """Whether it is the present producer of the transactional id, with its present epoch."""
+    """Whether this is the current producer of the transactional id, with its current epoch."""
     if producer.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if producer.producer_epoch != current.producer_epoch:
@@ -97,9 +99,9 @@ def prepared(
     wall_ms: int,
     new_producer_id: int | None,
 ) -> Transaction:
-    """The state after a new end. client_version: of transactions; from 2 on the epoch rises.
-    new_producer_id: for an id without a further epoch. Raises KafkaError(CONCURRENT_TRANSACTIONS)
-    if it is needed and missing.
+    """The state after a new end. client_version: the client's transaction.version; from 2 on the
+    epoch rises. new_producer_id: for an id whose epochs are exhausted. Raises
+    KafkaError(CONCURRENT_TRANSACTIONS) if an id is needed and missing.
     """
     after = current._replace(
         state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,

@@ -1,7 +1,8 @@
-"""Which producer id and epoch a transactional id gets next: InitProducerId and fencing (KIP-98,
+"""The next producer id and epoch of a transactional id: InitProducerId and fencing (KIP-98,
 KIP-360, KIP-588). EndTxn, which also raises the epoch under transaction.version 2, is in `ends`.
 
-A client never gets epoch 32767: the epoch before it is followed by a new producer id, as in Kafka.
+A client never gets epoch 32767: after the epoch before it the id gets a new producer id, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 def needs_producer_id(current: Transaction | None) -> bool:
-    """Whether the next InitProducerId or EndTxn of an id may need a fresh producer id. current:
-    None if the id does not exist.
+    """Whether the next InitProducerId or EndTxn of an id may need a new producer id. current: None
+    if the id does not exist.
     """
     return current is None or (current.is_epoch_exhausted and current.state not in ENDING)
 
 
 def check_expected(current: Transaction, expected: Producer | None) -> None:
-    """Raises KafkaError(PRODUCER_FENCED) unless InitProducerId comes from a producer that claims
-    nothing (expected is None), from the present producer, or is a retry of its last
-    InitProducerId (KIP-360).
+    """Raises KafkaError(PRODUCER_FENCED) unless InitProducerId has no producer (expected is None),
+    has the current producer, or is a retry of its last InitProducerId (KIP-360).
     """
     if expected is None:
         return
@@ -52,7 +52,7 @@ def initialized(
     new_producer_id: int | None,
 ) -> Transaction:
     """The state after InitProducerId without an open transaction. new_producer_id: given if
-    `needs_producer_id`. Raises KafkaError(CONCURRENT_TRANSACTIONS) if it is needed and missing.
+    `needs_producer_id`. Raises KafkaError(CONCURRENT_TRANSACTIONS) if an id is needed and missing.
     """
     fresh = current._replace(
         timeout_ms=timeout_ms,
@@ -64,7 +64,7 @@ def initialized(
         next_producer_id=NO_PRODUCER_ID,
     )
     has_present_epoch = expected is None or expected.producer_epoch == current.producer_epoch
-    has_fence_epoch = current.producer_epoch > LAST_CLIENT_EPOCH  # no client has it
+    has_fence_epoch = current.producer_epoch > LAST_CLIENT_EPOCH  # which no client has
     if has_fence_epoch or (current.is_epoch_exhausted and has_present_epoch):
         if new_producer_id is None:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -80,15 +80,15 @@ def initialized(
             producer_epoch=current.producer_epoch + 1,
             last_producer_epoch=NO_PRODUCER_EPOCH if expected is None else current.producer_epoch,
         )
-    # A retry, which gets the same answer.
+    # A retry, which gets the same response.
     return fresh._replace(previous_producer_id=current.previous_producer_id)
 
 
 def fenced(current: Transaction, *, wall_ms: int, next_producer_id: int) -> Transaction:
-    """The abort of an open transaction against its producer, whose epoch becomes stale.
+    """The abort of an open transaction that fences its producer.
 
-    last_producer_epoch lets that producer ask for its new epoch, unless a successor was faster
-    (KIP-588). next_producer_id: of the transactional id from the end of the abort on;
+    last_producer_epoch allows that producer to request its new epoch, unless a successor was faster
+    (KIP-588). next_producer_id: the producer id of the transactional id after the abort;
     NO_PRODUCER_ID: the same.
     """
     return current._replace(

@@ -1,5 +1,5 @@
-"""Transactional ids whose time is over: open transactions past their timeout, unused ids past
-transactional.id.expiration.ms.
+"""Expiry of transactions and transactional ids: open transactions past their timeout, unused ids
+past transactional.id.expiration.ms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The markers that end a transaction in its partitions (KIP-98, KIP-890): the request of its shard,
-and the way to the partitions.
+and the routing to the partitions.
 
 `MarkerRouter` writes the markers of partitions that this broker leads. Those of other leaders go
 through the port `OtherLeaders` (`broker/remote/remote_markers`: WriteTxnMarkers), which a node that
-is its whole cluster does without.
+is its whole cluster does not need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.protocol.batches.control_records import build_end_transaction_marke
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 MARKER_TIMEOUT_MS: Final = 30_000
-"""How long a marker waits for its replicas; after that it is written again."""
+"""How long a marker waits for the commit; then it is written again."""
 
 MarkerResults = Mapping[TopicPartition, ErrorCode]
 """The outcome of the marker in each partition; NONE: committed."""
@@ -38,8 +38,9 @@ def all_at_once(partitions: Sequence[TopicPartition]) -> Iterable[Sequence[Topic
 class WriteMarkers(OutgoingRequest):
     """Write the marker that ends a transaction into each partition.
 
-    then: what follows, given (results, now_ms). transactional_id: of the transaction.
-    transaction_version: 2 if producer_epoch is above the epoch of the transaction's data (KIP-890).
+    then: returns the next decisions, given (results, now_ms). transactional_id: that of the
+    transaction. transaction_version: 2 if producer_epoch is above the epoch of the transaction's
+    data (KIP-890).
     """
 
     __slots__ = (
@@ -79,10 +80,10 @@ class WriteMarkers(OutgoingRequest):
 
 
 class MarkerWriter(Protocol):
-    """The port to the partitions of transactions, wherever they are."""
+    """The port to the partitions of transactions, on any broker."""
 
     def by_leader(self, partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
-        """Group partitions by their leaders: one request for each group, since its outcomes come
+        """Group partitions by their leaders: one request per group, since its outcomes arrive
         together.
         """
         ...
@@ -90,28 +91,28 @@ class MarkerWriter(Protocol):
     def write_markers(
         self, request: WriteMarkers, *, coordinator_epoch: int
     ) -> Deferred[MarkerResults]:
-        """Write the marker into each of the request's partitions; the outcome of each, once all
-        are known. UNKNOWN_TOPIC_OR_PARTITION: the partition was deleted.
+        """Write the marker into each of the request's partitions; returns the outcome of each, once
+        all are known. UNKNOWN_TOPIC_OR_PARTITION: the partition was deleted.
         """
         ...
 
     def drop(self, is_dropped: Callable[[str], bool]) -> None:
-        """Send no more markers of these transactional ids, which have another coordinator; those
-        that are sent are not recalled.
+        """Send no more markers of these transactional ids, which have another coordinator; markers
+        in flight are not cancelled.
         """
         ...
 
 
 class OtherLeaders(Protocol):
-    """The port to the partitions that other brokers lead. node_id: of this broker."""
+    """The port to the partitions that other brokers lead. node_id: that of this broker."""
 
     @property
     def node_id(self) -> int: ...
 
     def leader_of(self, partition: TopicPartition) -> int | None:
         """The id of the broker that leads a partition, NO_LEADER if no broker does, None if the
-        partition was deleted: by the newest metadata, which a coordinator that was elected with
-        them may not be behind.
+        partition was deleted. From the newest metadata: a coordinator that was elected with them
+        must not use older ones.
         """
         ...
 
@@ -123,7 +124,7 @@ class OtherLeaders(Protocol):
         *,
         coordinator_epoch: int,
     ) -> Deferred[MarkerResults]:
-        """Let a leader write the request's marker into some of its partitions. Never
+        """Send the request's marker for some of its partitions to a leader. Never returns
         UNKNOWN_TOPIC_OR_PARTITION: the leader's metadata may be behind.
         """
         ...
@@ -134,7 +135,7 @@ class OtherLeaders(Protocol):
 
 
 class MarkedCoordinator(Protocol):
-    """A coordinator whose topic holds records of transactions; `CoordinatorRuntime` is one."""
+    """A coordinator whose topic has transactional records; `CoordinatorRuntime` is one."""
 
     def write_marker(
         self,
@@ -152,9 +153,9 @@ class MarkedCoordinator(Protocol):
 class MarkerRouter:
     """A `MarkerWriter`.
 
-    coordinators: by their topics; a marker there goes through the coordinator, whose state it
-    changes. knows: whether the cluster has a partition of such a topic. others: None if this broker
-    leads every partition.
+    coordinators: by their topics; a marker in such a topic is written by the coordinator, whose
+    state it changes. knows: whether the cluster has a partition of such a topic. others: None if
+    this broker leads every partition.
     """
 
     __slots__ = ("_coordinators", "_knows", "_log", "_others", "_timers")

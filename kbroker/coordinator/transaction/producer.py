@@ -1,4 +1,4 @@
-"""Who a transactional producer is, for those who need no coordinator for it."""
+"""The identity of a transactional producer, for modules that do not need the coordinator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Producer(NamedTuple):
-    """The identity of a producer in a request."""
+    """The transactional id, producer id and epoch in a request."""
 
     producer_id: int
     producer_epoch: int

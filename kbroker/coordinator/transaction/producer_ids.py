@@ -1,4 +1,4 @@
-"""A fresh producer id, as a request of a shard: for an id whose epochs are exhausted."""
+"""The request of a shard for a new producer id, for an id whose epochs are exhausted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.coordinator.runtime.result import OutgoingRequest, Results
 
 
 class TakeProducerId(OutgoingRequest):
-    """Take a fresh producer id. then: what follows, given (the id, now_ms)."""
+    """Allocate a new producer id. then: returns the next decisions, given (the id, now_ms)."""
 
     __slots__ = ("then",)
 

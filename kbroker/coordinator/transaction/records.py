@@ -24,7 +24,7 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 MAX_EPOCH: Final = 0x7FFF
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
-"""The last epoch that a client gets; MAX_EPOCH is reserved for fencing."""
+"""The last epoch of a client; MAX_EPOCH is reserved for fencing."""
 
 _INT16: Final = struct.Struct(">h")
 
@@ -32,10 +32,11 @@ _INT16: Final = struct.Struct(">h")
 class Transaction(NamedTuple):
     """The state of one transactional id.
 
-    last_producer_epoch: the epoch before the producer's own request raised it, by which a retry of
-    that request is recognised; not in the log, as in Kafka, and -1 after a reload. client_version:
-    2 if the producer uses transaction.version 2, else 0. start_ms: of the last transaction, -1
-    without one. A NamedTuple, whose `_replace` takes a tenth of the time of `dataclasses.replace`.
+    last_producer_epoch: the epoch before the producer's own request raised it, which identifies a
+    retry of that request; not in the log, as in Kafka, and -1 after a reload. client_version: 2 if
+    the producer uses transaction.version 2, else 0. start_ms: that of the last transaction, -1
+    without one. A NamedTuple, because its `_replace` takes a tenth of the time of
+    `dataclasses.replace`.
     """
 
     transactional_id: str
@@ -65,8 +66,8 @@ class Transaction(NamedTuple):
 
 
 class TransactionRecord(CoordinatorRecord):
-    """A record together with its Transaction: one that was made here has the fields that are not in
-    the log, one that was read is converted once.
+    """A record together with its Transaction. The Transaction of a record created here has the
+    fields that are not in the log; that of a record read from the log is converted once.
     """
 
     __slots__ = ("transaction",)
@@ -150,7 +151,7 @@ def _read_transaction(key: TransactionLogKey, value: TransactionLogValue) -> Tra
 
 
 def decode_transaction_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
-    """The record behind a key and a value, or None for a type or version that is not ours to read.
+    """The record of a key and a value, or None for an unknown type or version.
 
     Raises KafkaError(CORRUPT_MESSAGE) for undecodable bytes.
     """

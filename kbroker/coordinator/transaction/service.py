@@ -1,9 +1,9 @@
-"""The transaction coordinator: requests of transactional producers, answered by shards.
+"""The transaction coordinator: passes requests of transactional producers to shards.
 
-A request finds its shard by the hash of its transactional id and is decided there (`shard`); the
-runtime writes its records and lets its response out. Every method takes the decoded request and
-returns the response, or a Deferred of it. A fresh producer id may have to be waited for; the shard
-is looked up after that.
+The hash of its transactional id determines the shard of a request, which makes the decision
+(`shard`); the runtime writes the records and sends the response. Every method takes the decoded
+request and returns the response, or a Deferred of it. Some requests wait for a new producer id; the
+shard is looked up after that.
 """
 
 from __future__ import annotations
@@ -53,21 +53,23 @@ R = TypeVar("R")
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 WRITE_TIMEOUT_MS: Final = 30_000
-"""How long the answer to a change of a transactional id waits for the high watermark."""
+"""How long the response to a change of a transactional id waits for the commit."""
 FILTERS_PER_STEP: Final = 256
-"""State filters that ListTransactions looks at between two pauses."""
+"""How many state filters ListTransactions processes between two pauses."""
 LISTED_COST: Final = 32
-"""What a transaction counts beside the characters of its id, of CHARACTERS_PER_TURN."""
+"""The cost of a transaction besides the characters of its id, of CHARACTERS_PER_TURN."""
 
 END_V2_VERSION: Final = 5
-"""From this EndTxn on the epoch rises with every transaction (transaction.version 2, KIP-890)."""
+"""From this EndTxn version on the epoch rises with every transaction (transaction.version 2,
+KIP-890).
+"""
 
 _Described = DescribeTransactionsResponse.TransactionState
 _Listed = ListTransactionsResponse.TransactionState
 
 
 NextProducerId = Callable[[], Deferred[int]]
-"""A fresh producer id."""
+"""Allocates a new producer id."""
 
 
 class CoordinatorSettings(TransactionSettings, Protocol):
@@ -129,8 +131,8 @@ class TransactionCoordinator:
         return partition_of(transactional_id, self._partitions.count())
 
     def on_leadership(self, partition: int, epoch: int | None) -> None:
-        """This broker leads that partition of `__transaction_state` from epoch on, or (None) no
-        longer.
+        """This broker leads that partition of `__transaction_state` from epoch on, or (None) does
+        not lead it any more.
         """
         self._partitions.count()  # before the topic grows
         self.runtime.on_leadership(partition, epoch)
@@ -190,8 +192,8 @@ class TransactionCoordinator:
     def _fresh_producer_id(
         self, transactional_id: str, *, only_known: bool = False
     ) -> Deferred[int | None]:
-        """A fresh producer id if the transactional id may need one, else None; only_known: not for
-        a transactional id that does not exist.
+        """A new producer id if the transactional id may need one, else None. only_known: not for a
+        transactional id that does not exist.
         """
         try:
             shard = self._host(transactional_id).shard
@@ -208,8 +210,8 @@ class TransactionCoordinator:
         transactional_id: str,
         decide: Callable[[TransactionShard, int], CoordinatorResult[R]],
     ) -> Deferred[R]:
-        """The decision of the id's shard. A producer id may have been waited for, so the shard is
-        looked up here.
+        """The decision of the id's shard. The request may have waited for a producer id, so the
+        shard is looked up here.
         """
         if not transactional_id:
             return Deferred.failed(KafkaError(ErrorCode.INVALID_REQUEST))
@@ -223,10 +225,10 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> Deferred[ErrorCode]:
-        """Make partitions part of the producer's transaction, which begins with the first of them.
-        NONE once that is committed, else the coordinator's own error.
+        """Add partitions to the producer's transaction, which begins with the first of them. NONE
+        once that is committed, else the coordinator's own error.
 
-        client_version: of transactions, 2 or less.
+        client_version: the client's transaction.version, 2 or less.
         """
         named = frozenset(partitions)
         added: Deferred[ErrorCode] = self._decide(
@@ -240,8 +242,8 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> Deferred[dict[TopicPartition, ErrorCode]]:
-        """Whether each partition is part of the producer's open transaction, in the turn of the
-        loop of the answer; that it became part of it is committed by then. Never fails.
+        """Whether each partition is part of the producer's open transaction at the time of the
+        response; by then its addition is committed. Never fails.
         """
         named = list(partitions)
         found, committed = self._verify_now(transactional_id, producer, named)
@@ -252,7 +254,7 @@ class TransactionCoordinator:
         def again(error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
             if error is not ErrorCode.NONE:
                 return dict.fromkeys(named, error)
-            # The transaction may have ended since. What began since may not be committed.
+            # The transaction may have ended meanwhile; a new one may not be committed.
             now, _ = self._verify_now(transactional_id, producer, named)
             return {partition: found[partition] or now[partition] for partition in named}
 
@@ -261,7 +263,7 @@ class TransactionCoordinator:
     def _verify_now(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> tuple[dict[TopicPartition, ErrorCode], Deferred[ErrorCode]]:
-        """What the shard says, and NONE once that is committed."""
+        """The result of the shard, and NONE once it is committed."""
         try:
             host = self._host(transactional_id)
         except KafkaError as error:
@@ -272,8 +274,8 @@ class TransactionCoordinator:
     # -- tools -------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> tuple[_Described, Deferred[ErrorCode]]:
-        """DescribeTransactions of one id, and NONE once what it shows is committed; otherwise the
-        error to respond with instead.
+        """DescribeTransactions of one id, and NONE once everything in it is committed; otherwise
+        the error to respond with instead.
         """
         try:
             host = self._host(transactional_id)
@@ -285,8 +287,8 @@ class TransactionCoordinator:
         self, request: ListTransactionsRequest
     ) -> Generator[Deferred[ErrorCode] | None, None, ListTransactionsResponse]:
         """ListTransactions, for the partitions that this broker leads, in steps; it waits until
-        what it shows is committed. The response is COORDINATOR_LOAD_IN_PROGRESS while one of them
-        is loading.
+        everything in the response is committed. The response is COORDINATOR_LOAD_IN_PROGRESS while
+        one of the partitions is loading.
         """
         states: set[TransactionState] = set()
         unknown: dict[str, None] = {}
@@ -318,7 +320,9 @@ class TransactionCoordinator:
                 longer_than_ms=request.duration_filter,
                 matches=matches,
             )
-            transactions = list(host.shard.transactions.values())  # which may change meanwhile
+            transactions = list(
+                host.shard.transactions.values()
+            )  # a copy: the dict may change meanwhile
             committed = self.runtime.when_committed(host)
             selected: list[_Listed] = []
             listed.append((selected, committed))
@@ -352,7 +356,7 @@ class TransactionCoordinator:
 
 
 def describe_error(transactional_id: str, error: ErrorCode) -> _Described:
-    """The response of DescribeTransactions for an id that is not described."""
+    """The response of DescribeTransactions for an id with an error."""
     return _Described(error_code=error, transactional_id=transactional_id)
 
 
@@ -387,8 +391,8 @@ def _is_selected(
     longer_than_ms: int,
     matches: Callable[[str], bool] | None,
 ) -> bool:
-    """Whether an id passes the filters of ListTransactions. None, no producer ids, longer_than_ms
-    -1: no filter.
+    """Whether an id passes the filters of ListTransactions. No filter: None, no producer ids,
+    longer_than_ms -1.
     """
     return (
         (states is None or transaction.state in states)
@@ -399,7 +403,7 @@ def _is_selected(
 
 
 class _Sender:
-    """Carries out the requests of `TransactionShard`s."""
+    """Sends the requests of `TransactionShard`s."""
 
     __slots__ = ("_markers", "_next_producer_id")
 

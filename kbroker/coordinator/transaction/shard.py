@@ -1,10 +1,10 @@
 """One partition of `__transaction_state` as state: the transactional ids that hash to it (KIP-98,
 KIP-360, KIP-890).
 
-`transactions` changes by `replay` only. Two things are not in records: which ids have a record in
-the log that is not committed (`_in_flight`; no other request on such an id is decided meanwhile),
-and which ended transactions lack markers (`completion`). Producer ids and epochs are decided in
-`epochs`, EndTxn in `ends`. A core: time and the log are the runtime's.
+Only `replay` changes `transactions`. Two things are not in records: the ids with an uncommitted
+record in the log (`_in_flight`; no other request on such an id is decided meanwhile), and the ended
+transactions with missing markers (`completion`). Producer ids and epochs are decided in `epochs`,
+EndTxn in `ends`. This is a core: the runtime has time and the log.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class TransactionSettings(Protocol):
 class TransactionShard:
     """The transactional ids of one partition.
 
-    wall_ms: the wall clock, for what is stored and how old that is. log_version: of the record
-    values to write, by the cluster's transaction.version. by_leader: see `MarkerWriter`.
+    wall_ms: the wall clock, for stored timestamps and their age. log_version: that of written
+    record values, by the cluster's transaction.version. by_leader: see `MarkerWriter`.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class TransactionShard:
         return decode_transaction_record(key, value)
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Apply a record that is in the log."""
+        """Apply a record of the log."""
         if isinstance(record, TransactionRecord):
             transaction = record.transaction
             self.transactions[transaction.transactional_id] = transaction
@@ -126,15 +126,15 @@ class TransactionShard:
             self._ends.forget(record.key.transactional_id)
 
     def replay_transactional(self, producer_id: int, record: CoordinatorRecord) -> None:
-        """No record of this topic belongs to a transaction."""
+        """Not called: no record of this topic belongs to a transaction."""
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """No record of this topic belongs to a transaction."""
+        """Not called: no record of this topic belongs to a transaction."""
 
     def on_loaded(self, now_ms: int) -> Results:
         """Continue to end the transactions whose end was decided.
 
-        The decision at the log's end may not have been committed: it is written again, and the
+        The last decision in the log may not have been committed: it is written again, and the
         markers wait for that.
         """
         if self.transactions:
@@ -152,7 +152,7 @@ class TransactionShard:
         return []
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `on_deadline`; perhaps early."""
+        """When to call `on_deadline`; possibly earlier than necessary."""
         return self._deadlines.next_ms()
 
     def on_deadline(self, now_ms: int) -> Results:
@@ -177,8 +177,8 @@ class TransactionShard:
         *,
         new_producer_id: int | None = None,
     ) -> CoordinatorResult[InitProducerIdResponse]:
-        """InitProducerId. expected: the id and epoch that the producer claims to have (KIP-360).
-        new_producer_id: given if `needs_producer_id` asked for one. Raises KafkaError.
+        """InitProducerId. expected: the producer id and epoch in the request (KIP-360).
+        new_producer_id: given if `needs_producer_id`. Raises KafkaError.
         """
         if self._is_busy(transactional_id):
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -187,7 +187,7 @@ class TransactionShard:
             return self._init_new(transactional_id, timeout_ms, new_producer_id)
         check_expected(current, expected)
         if current.state is TransactionState.ONGOING:
-            # The former producer's transaction is ended first; this client retries meanwhile.
+            # The former producer's transaction is ended first; this client retries.
             if new_producer_id is None and self._rotates(current):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             concurrent = init_error(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -225,18 +225,18 @@ class TransactionShard:
         client_version: int,
     ) -> CoordinatorResult[ErrorCode]:
         """AddPartitionsToTxn, AddOffsetsToTxn, and the partitions that Produce and TxnOffsetCommit
-        add by themselves under transaction.version 2. The first partition begins the transaction.
+        add implicitly under transaction.version 2. The first partition begins the transaction.
         Raises KafkaError.
         """
         current = self.transactions.get(transactional_id)
         if current is None:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if self._is_busy(transactional_id):
-            # Checked before the producer: the end may already have given it its next epoch.
+            # Checked before the producer, which may already have its next epoch from the end.
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         error = check_producer(current, producer)
         if error is ErrorCode.NONE and producer.producer_epoch > LAST_CLIENT_EPOCH:
-            error = ErrorCode.PRODUCER_FENCED  # its end needs a higher epoch, and there is none
+            error = ErrorCode.PRODUCER_FENCED  # its end needs a higher epoch, which does not exist
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
         is_open = current.state is TransactionState.ONGOING
@@ -280,8 +280,8 @@ class TransactionShard:
         client_version: int,
         new_producer_id: int | None = None,
     ) -> CoordinatorResult[EndTxnResponse]:
-        """EndTxn: answered once the decision is committed, after which the markers are written.
-        Raises KafkaError.
+        """EndTxn: answered once the decision is committed; then the markers are written. Raises
+        KafkaError.
         """
         current = self.transactions.get(transactional_id)
         if current is None:
@@ -303,7 +303,7 @@ class TransactionShard:
         return self._write(after, _end_response(after))
 
     def _is_busy(self, transactional_id: str) -> bool:
-        """Whether a record of the id is not committed yet, or its transaction is being ended."""
+        """Whether a record of the id is not committed yet, or its transaction is ending."""
         current = self.transactions.get(transactional_id)
         is_ending = current is not None and current.state in ENDING
         return is_ending or transactional_id in self._in_flight
@@ -311,7 +311,7 @@ class TransactionShard:
     # -- writing -----------------------------------------------------------------------------
 
     def _write(self, after: Transaction, response: R) -> CoordinatorResult[R]:
-        """The decision on a new state of an id, which is busy until that is committed."""
+        """The decision on a new state of an id, which is busy until the record is committed."""
         before = self.transactions.get(after.transactional_id)
         if before is not None and after.state not in TRANSITIONS[before.state]:
             raise InvariantError(f"transaction {before!r} cannot become {after.state.name}")
@@ -331,7 +331,7 @@ class TransactionShard:
         transactional_id = after.transactional_id
         self._in_flight.discard(transactional_id)
         if error is not ErrorCode.NONE:
-            # Refused, or in the log and not known to be committed. In the latter case the state
+            # Rejected, or in the log and not known to be committed. In the latter case the state
             # shows a decided end, which is written again to learn that it is committed.
             current = self.transactions.get(transactional_id)
             if current is not None and current.state in ENDING:
@@ -343,8 +343,8 @@ class TransactionShard:
         return self._complete(transactional_id)
 
     def _rotates(self, current: Transaction) -> bool:
-        """Whether the end of a transaction against its producer gives the id a new producer id. The
-        record of transaction.version 0 has no field for it.
+        """Whether fencing the producer at the end of a transaction gives the id a new producer id.
+        The record of transaction.version 0 has no field for it.
         """
         return current.is_epoch_exhausted and self._log_version() > 0
 
@@ -357,7 +357,7 @@ class TransactionShard:
     # -- the end of a transaction ------------------------------------------------------------
 
     def _complete(self, transactional_id: str) -> Results:
-        """Write the markers of a decided end; if none is missing, the Complete record."""
+        """Write the markers of a decided end; if none is missing, write the Complete record."""
         transaction = self.transactions[transactional_id]
         completion = self._ends.of(transaction)
         if not completion.remaining:
@@ -367,9 +367,7 @@ class TransactionShard:
     def _mark(
         self, transaction: Transaction, completion: Completion, partitions: set[TopicPartition]
     ) -> Results:
-        """Write markers into partitions; a request for each leader, so that none waits for
-        another.
-        """
+        """Write markers into partitions; one request per leader, so that none waits for another."""
         requests = [
             WriteMarkers(
                 some,
@@ -391,7 +389,7 @@ class TransactionShard:
             return []
         completion.settle(results)
         if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
-            # A later coordinator has written a marker: it ends the transaction, not this one.
+            # A later coordinator has written a marker: that one ends the transaction.
             self._ends.forget(transactional_id)
             return []
         if completion.failed:
@@ -402,7 +400,7 @@ class TransactionShard:
 
     def _on_retry(self, transactional_id: str, now_ms: int) -> Results:
         """Write the missing markers again, or the decision: once its second record is committed,
-        so is the first.
+        the first one is too.
         """
         current = self.transactions.get(transactional_id)
         if current is None or current.state not in ENDING or transactional_id in self._in_flight:
@@ -442,8 +440,8 @@ class TransactionShard:
         return results
 
     def _abort_timed_out(self, timed_out: Transaction, producer_id: int, now_ms: int) -> Results:
-        """Abort a transaction that timed out with the last epoch. producer_id: the id's next one;
-        if none can be allocated, the next check tries again.
+        """Abort a transaction that timed out in the last epoch. producer_id: the id's next one; if
+        none can be allocated, the next check tries again.
         """
         transactional_id = timed_out.transactional_id
         current = self.transactions.get(transactional_id)
@@ -490,7 +488,7 @@ def _init_response(transaction: Transaction) -> InitProducerIdResponse:
 
 
 def _end_response(transaction: Transaction) -> EndTxnResponse:
-    """With the id and epoch of the producer's next transaction (v5)."""
+    """The response has the producer id and epoch of the producer's next transaction (v5)."""
     if transaction.next_producer_id != NO_PRODUCER_ID:
         return EndTxnResponse(producer_id=transaction.next_producer_id, producer_epoch=0)
     return EndTxnResponse(

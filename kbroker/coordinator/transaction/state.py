@@ -1,6 +1,6 @@
 """The states of a transactional id and their transitions, as data.
 
-The numbers are those in the log, the names those that clients see. Sources: KIP-98, KIP-890.
+The numbers are stored in the log, clients see the names. Sources: KIP-98, KIP-890.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 class TransactionState(IntEnum):
     """The state of a transactional id. Kafka's tools know PREPARE_EPOCH_FENCE and DEAD; kbroker
-    writes no record with them: a fenced transaction goes to PREPARE_ABORT in one step.
+    writes no record with them: a fenced transaction moves to PREPARE_ABORT in one step.
     """
 
     EMPTY = 0
@@ -26,7 +26,7 @@ class TransactionState(IntEnum):
 
     @property
     def shown(self) -> str:
-        """The name in Kafka's answers: `PrepareCommit`."""
+        """The name in Kafka's responses, such as `PrepareCommit`."""
         return _SHOWN[self]
 
 
@@ -52,7 +52,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     _S.DEAD: frozenset(),
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.PREPARE_ABORT}),
 }
-"""The states that may follow each state. A prepared end may be written again if its first record
+"""The allowed next states of each state. A prepared end may be written again if its first record
 was not known to be committed. A producer of transaction.version 2 may abort without a transaction
 to get a new epoch.
 """

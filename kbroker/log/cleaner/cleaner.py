@@ -1,11 +1,12 @@
-"""Log compaction: which log is next, and the way of one round through workers and the loop.
+"""Log compaction: which log is cleaned next, and how a round alternates between workers and the
+loop.
 
-Every log.cleaner.backoff.ms, and after each round, the log with the largest share of dirty bytes is
-cleaned, as many at once as there are log.cleaner.threads. A round is a generator on the loop. The
-jobs it yields (reading, unpacking, rewriting, syncing: `round`; renaming: `swap`) run in a worker;
-the generator itself plans, looks at the log and changes it. Where the log changed meanwhile
-(truncated, retired, deleted) the round ends without effect. A log that cannot be cleaned is left
-alone until the next start, with one log line that says why.
+Every log.cleaner.backoff.ms, and after each round, the log with the highest dirty ratio is cleaned;
+as many logs at a time as there are log.cleaner.threads. A round is a generator that runs on the
+loop. The jobs it yields (reading, decompressing, rewriting, syncing: `round`; renaming: `swap`) run
+in a worker; the generator itself plans, and reads and changes the log. If the log was truncated,
+retired or deleted meanwhile, the round ends without effect. A log that cannot be cleaned is skipped
+until the next start, with one log line that gives the reason.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ logger = logging.getLogger(__name__)
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
 MIN_PAUSE_MS: Final = 10
-"""log.cleaner.backoff.ms below that would look through all logs without a rest."""
+"""The least pause between two looks: a smaller log.cleaner.backoff.ms would keep the loop busy."""
 MIN_MORE_BYTES: Final = 256 * 1024
 
 Round = Generator[DiskJob, None, None]
 
 
 class _Cleaning:
-    """A round under way. error: of the last job."""
+    """A round in progress. error: raised by the last job."""
 
     __slots__ = (
         "directory",
@@ -60,7 +61,7 @@ class _Cleaning:
     )
 
     def __init__(self, log: LogState, round_: CleaningRound, kept_bytes: int) -> None:
-        self.kept_bytes = kept_bytes  # of the account, for its map
+        self.kept_bytes = kept_bytes  # granted by the account for the offset map
         self.log = log
         self.directory = log.directory
         self.truncation_count = log.truncation_count
@@ -70,7 +71,7 @@ class _Cleaning:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether what was read of the log may not hold any more."""
+        """Whether the log has changed, so that what the round read of it may no longer be valid."""
         log = self.log
         return (
             log.closed
@@ -82,8 +83,8 @@ class _Cleaning:
 
 
 class LogCleaner:
-    """See the module. uncleanable: logs that a round failed on, and their partitions. memory: asked
-    for maps beyond what they surely have. unpacking: see `CleaningRound`.
+    """See the module. uncleanable: logs for which a round failed, with their partitions. memory:
+    asked for offset maps larger than the guaranteed size. unpacking: see `CleaningRound`.
     """
 
     def __init__(
@@ -105,13 +106,13 @@ class LogCleaner:
         self._offload = offload
         self._throttle = Throttle(self.config.bytes_per_second)
         self._running: dict[TopicPartition, _Cleaning] = {}
-        self._asked = 0  # checkpoints so far; written: the latest one in each directory
+        self._asked = 0  # checkpoints prepared so far; written: the latest one of each directory
         self._written: dict[Path, int] = {}
         self._writing = Lock()
         self._waiting: TimerHandle | None = None
         self._started = False
 
-    # -- life -------------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Read the checkpoints and begin; the first look is one back-off from now."""
@@ -130,14 +131,14 @@ class LogCleaner:
         try:
             return read_offsets(directory / names.CLEANER_OFFSETS)
         except CheckpointError as error:
-            logger.warning("%s; all compacted logs are cleaned from their start", error)
+            logger.warning("%s; cleaning all compacted logs from their start", error)
         except LogDirectoryError as error:
             self._logs.directory_failed(error)
         return {}
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Use other settings of log.cleaner.* from now on. A round under way keeps its buffers; the
-        limit of bytes holds for it, too.
+        """Apply changed log.cleaner.* settings. A round in progress keeps its buffers, but the new
+        I/O limit applies to it.
         """
         changed = CleanerConfig.from_broker(config)
         if changed == self.config:
@@ -148,7 +149,9 @@ class LogCleaner:
             self._plan(0)
 
     def request_stop(self) -> None:
-        """No more rounds; workers stop at their next read. Close them, then `finish_stop`."""
+        """Begin no more rounds; workers stop before their next read. Close the workers, then call
+        `finish_stop`.
+        """
         self._started = False
         if self._waiting is not None:
             self._waiting.cancel()
@@ -157,12 +160,14 @@ class LogCleaner:
             cleaning.round.stop.set()
 
     def finish_stop(self) -> None:
-        """Delete what unfinished rounds wrote, or finish their swap. No worker runs any more."""
+        """Delete the files of unfinished rounds, or finish their swap. Called when no worker runs
+        any more.
+        """
         for cleaning in list(self._running.values()):
             try:
                 if cleaning.steps is not None:
                     cleaning.steps.close()
-            except Exception as error:  # of this log: the other rounds are ended too
+            except Exception as error:  # the fault of one log: the other rounds are ended too
                 is_known = isinstance(error, LogDirectoryError)
                 logger.warning(
                     "%s: %s",
@@ -175,7 +180,7 @@ class LogCleaner:
 
     @property
     def _pause_ms(self) -> int:
-        """Between two looks while nothing is due."""
+        """The time between two looks when no log is due."""
         return max(self.config.backoff_ms, MIN_PAUSE_MS)
 
     def _plan(self, delay_ms: int) -> None:
@@ -184,7 +189,7 @@ class LogCleaner:
         self._waiting = self._timers.call_later(min(delay_ms, MAX_DELAY_MS), self.look)
 
     def look(self) -> None:
-        """Begin as many rounds as there are logs in need and workers free; look again later."""
+        """Begin a round for each log that is due while workers are free; schedule the next look."""
         if not self._started:
             return
         self._plan(self._pause_ms)
@@ -196,10 +201,10 @@ class LogCleaner:
                 self._begin(*found)
             except InvariantError:
                 raise
-            except Exception as error:  # noqa: BLE001 - of this log
+            except Exception as error:  # noqa: BLE001 - the fault of one log
                 self._give_up(found[0], error)
 
-    # -- which ------------------------------------------------------------------------------------
+    # -- choosing a log ----------------------------------------------------------------------------
 
     def _filthiest(self, now_ms: int) -> tuple[LogState, DirtyRange] | None:
         """The log with the largest dirty ratio of those that are due."""
@@ -219,7 +224,7 @@ class LogCleaner:
                 continue
             except InvariantError:
                 raise
-            except Exception as error:  # noqa: BLE001 - of this log: the others are cleaned
+            except Exception as error:  # noqa: BLE001 - one log's fault; clean the others
                 self._give_up(log, error)
                 continue
             if dirty.is_due(log.config) and (
@@ -231,7 +236,7 @@ class LogCleaner:
     # -- one round --------------------------------------------------------------------------------
 
     def _begin(self, log: LogState, dirty: DirtyRange) -> None:
-        # Not above: many brokers have no compacted log.
+        # Imported here: many brokers have no compacted log.
         from kbroker.log.cleaner.compaction import last_records
         from kbroker.log.cleaner.round import CleaningRound
 
@@ -259,8 +264,8 @@ class LogCleaner:
         self._advance(cleaning)
 
     def _more_map_bytes(self) -> int:
-        """Bytes of memory for the offset map above `sure_map_bytes`, as many as the pool grants. A
-        smaller map only means more rounds.
+        """Memory for the offset map beyond `sure_map_bytes`, as much as the pool grants. A smaller
+        map only means more rounds.
         """
         wanted = self.config.map_bytes - self.config.sure_map_bytes
         if self._memory is None:
@@ -272,7 +277,7 @@ class LogCleaner:
         return 0
 
     def _steps(self, cleaning: _Cleaning, dirty: DirtyRange) -> Round:
-        """A whole round; a worker runs the jobs it yields."""
+        """A whole round; a worker runs the jobs that it yields."""
         log, work = cleaning.log, cleaning.round
         segments = log.segments
         upper_offset = dirty.first_uncleanable_offset
@@ -292,11 +297,11 @@ class LogCleaner:
         before_bytes = sum(segment.size for group in groups for segment in group)
         for group in groups:
             yield from self._replace(cleaning, group)
-        _require(not cleaning.is_outdated)  # what was cut and written again is not clean
+        _require(not cleaning.is_outdated)  # after a truncation the rewritten records are not clean
         log.cleaner_offset = work.end_offset
         yield CleaningStep(self._checkpoint(log))
         logger.info(
-            "%s: compacted up to offset %d, %d keys in %d -> %d bytes",
+            "%s: compacted up to offset %d (exclusive): %d keys, %d -> %d bytes",
             log.topic_partition,
             work.end_offset,
             len(work.offsets),
@@ -331,12 +336,12 @@ class LogCleaner:
             if log.directory != cleaning.directory or log.failure is not None:
                 pass
             elif is_done:
-                log.jobs.settle()  # nothing is left, except after a stop
+                log.jobs.settle()  # no job is left, except after a stop
             else:
                 swap.undo()
 
     def _advance(self, cleaning: _Cleaning) -> None:
-        """Take the round on, step by step, until a worker has it or it is over."""
+        """Advance the round step by step until a worker runs its next job or the round ends."""
         steps = cleaning.steps
         if steps is None:
             return
@@ -347,14 +352,16 @@ class LogCleaner:
             except StopIteration:
                 self._end(cleaning, None)
                 return
-            except Exception as failure:  # noqa: BLE001 - what a log holds must not end cleaning
+            except Exception as failure:  # noqa: BLE001 - one log must not end cleaning
                 self._end(cleaning, failure)
                 return
             if not self._hand_over(cleaning, job):
                 return
 
     def _hand_over(self, cleaning: _Cleaning, job: DiskJob) -> bool:
-        """Give a job to a worker, then continue the round. Returns whether the job has run."""
+        """Submit a job to a worker; the round continues afterwards. Returns whether the job has
+        already run.
+        """
         is_inline = True
         is_done = False
 
@@ -385,7 +392,7 @@ class LogCleaner:
             case CleaningStopped():
                 logger.debug("%s: the log changed while it was cleaned", log.topic_partition)
             case _ if cleaning.is_outdated and error is not log.jobs.failure:
-                logger.debug("%s: cleaning ended: %s", log.topic_partition, error)
+                logger.debug("%s: cleaning stopped: %s", log.topic_partition, error)
             case LogDirectoryError():
                 log.failure = error
                 self._logs.directory_failed(error)
@@ -403,14 +410,16 @@ class LogCleaner:
         self.uncleanable[log.topic_partition] = log
         is_known = isinstance(error, KafkaError)
         logger.error(
-            "%s cannot be compacted, it is left as it is until the next start: %s",
+            "%s cannot be compacted; not compacting it until the next start: %s",
             log.topic_partition,
             error if is_known else repr(error),
             exc_info=None if is_known else error,
         )
 
     def _cleaned_cut(self, log: LogState) -> None:
-        """A log was cut below what its directory's checkpoint says is clean."""
+        """Called when a log was truncated below the cleaner offset in its directory's
+        checkpoint.
+        """
 
         def written(failure: OSError | None) -> None:
             if isinstance(failure, LogDirectoryError):
@@ -419,8 +428,9 @@ class LogCleaner:
         self._offload(self._checkpoint(log), written)
 
     def _checkpoint(self, log: LogState) -> Callable[[], None]:
-        """To write how far the logs of its directory are clean, for a worker. Not synced: what a
-        crash of the machine loses of it is cleaned again. Of two the later one counts.
+        """Prepare writing the cleaner offsets of the log's directory; the result is for a worker.
+        The file is not synced: after a crash of the machine the affected range is cleaned again. Of
+        two checkpoints the later one wins.
         """
         directory = self._logs.directory_of(log.topic_partition)
         offsets = {
@@ -445,8 +455,8 @@ class LogCleaner:
 def plan(log: LogState, now_ms: int) -> DirtyRange:
     """The range of a log that can be cleaned now.
 
-    Nothing that is not flushed: a crash of the machine must not lose the record for which an older
-    one of its key was taken away. Closed segments are flushed soon after the roll.
+    Unflushed records are excluded: a crash of the machine could lose a record after the older
+    record of its key was compacted away. Closed segments are flushed soon after the roll.
     """
     stable = log.recovery_point
     if log.high_watermark is not None:

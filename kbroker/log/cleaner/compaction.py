@@ -1,14 +1,15 @@
-"""Which records of a batch compaction keeps, and the batch that remains. KIP-534, KIP-98, KIP-280's
-default strategy (by offset).
+"""Which records of a batch compaction keeps, and the batch that remains. KIP-534, KIP-98, and the
+default strategy (by offset) of KIP-280.
 
-A record stays if the dirty part has no later one of its key; one without a value (a tombstone)
-until the delete horizon of its batch has passed. The horizon is set when the tombstone is first
-seen as the last of its key: now + delete.retention.ms, written in place of the base timestamp
-(attribute bit 6). Records of aborted transactions go at once, a transaction marker when nothing of
-its transaction is left and a horizon of its own has passed. The last batch of a producer, and the
-last one of the round, stay even without records: sequence numbers and offsets would be lost.
+A record is kept if the dirty part of the log has no later record of its key; a record without a
+value (a tombstone) is kept until the delete horizon of its batch has passed. The horizon is set
+when the tombstone is first seen as the last record of its key: now + delete.retention.ms, stored in
+the base timestamp (attribute bit 6). Records of aborted transactions are removed at once; a
+transaction marker is removed when no record of its transaction remains and its own horizon has
+passed. The last batch of a producer, and the last batch of the round, are kept even if empty, to
+preserve sequence numbers and offsets.
 
-Nothing here reads files or a clock. Bytes come from `round`.
+This module reads no files and no clock. `round` supplies the bytes.
 """
 
 from __future__ import annotations
@@ -33,17 +34,19 @@ Buffer = bytes | bytearray | memoryview
 
 
 LISTED_RECORDS: Final = 10_000
-"""Of a batch with more, the places of records are not kept but found a second time: a list of them
-may take 35 times the memory of the records.
+"""For a batch with more records the list of record positions is not kept, but computed a second
+time: such a list may take 35 times the memory of the records.
 """
 
 
 class BatchTooLarge(Exception):
-    """A batch unpacks to more than is allowed: it stays as it is, its keys unknown."""
+    """A batch decompresses to more than is allowed: it is kept unchanged and its keys are not
+    indexed.
+    """
 
 
 def unpack_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes:
-    """The records of a whole batch as one stream. Raises KafkaError as `iter_records` does, and
+    """The decompressed records of a whole batch. Raises KafkaError as `iter_records` does, and
     BatchTooLarge.
     """
     body = memoryview(batch)[BATCH_OVERHEAD : header.size_bytes]
@@ -58,7 +61,7 @@ def unpack_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> bytes:
 
 
 class _Scan:
-    """The records of a batch, as often as they are asked for."""
+    """The records of a batch; can be iterated repeatedly."""
 
     __slots__ = ("_count", "_data")
 
@@ -76,7 +79,9 @@ def _records(data: bytes, count: int) -> Iterable[StoredRecord]:
 
 
 class _OpenAborted:
-    """An aborted transaction whose marker is still to come; seen: a batch of it is still there."""
+    """An aborted transaction whose marker has not been reached yet. seen: one of its batches is
+    still in the log.
+    """
 
     __slots__ = ("seen", "transaction")
 
@@ -86,9 +91,10 @@ class _OpenAborted:
 
 
 class TransactionView:
-    """Which transactions are open and whether they will abort, as batches pass in offset order.
+    """Tracks which transactions are open, and whether they will abort, while batches are passed in
+    offset order.
 
-    kept: aborted transactions whose marker must stay, in order; the caller moves them into the new
+    kept: aborted transactions whose marker must stay, in order; the caller copies them into the new
     transaction index.
     """
 
@@ -106,8 +112,8 @@ class TransactionView:
             heapq.heappush(self._aborted, (transaction.first_offset, transaction))
 
     def _move_to(self, header: BatchHeader) -> None:
-        """Open what begins within or before this batch. What ended before it is not of interest:
-        a marker that is missing must not cost a later transaction its records.
+        """Open the transactions that begin within or before this batch. Transactions that ended
+        before it are skipped: a missing marker must not remove the records of a later transaction.
         """
         while self._aborted and self._aborted[0][0] <= header.last_offset:
             _, transaction = heapq.heappop(self._aborted)
@@ -118,7 +124,9 @@ class TransactionView:
             del self._open[header.producer_id]
 
     def on_data(self, header: BatchHeader) -> bool:
-        """Returns whether the batch belongs to an aborted transaction: all of it can go."""
+        """Returns whether the batch belongs to an aborted transaction, so that all of it can be
+        removed.
+        """
         self._move_to(header)
         if not header.is_transactional:
             return False
@@ -130,8 +138,8 @@ class TransactionView:
         return True
 
     def on_control(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Returns whether a control batch can go: it ends a transaction of which nothing is left,
-        or it is empty.
+        """Returns whether a control batch can be removed: it is empty, or no batch of the
+        transaction that it ends remains.
         """
         self._move_to(header)
         for record in iter_records(batch, header):
@@ -151,14 +159,14 @@ class TransactionView:
 
 
 class LastRecord(NamedTuple):
-    """The last record of one producer in the producers' state. data_offset: -1 for none."""
+    """The last record of one producer in the producer state. data_offset: -1 for none."""
 
     data_offset: int
     producer_epoch: int
 
 
 def last_records(producers: ProducerStateManager) -> dict[int, LastRecord]:
-    """By producer id, of those that are not expired."""
+    """By producer id; expired producers are left out."""
     return {
         producer_id: LastRecord(state.last_offset, state.producer_epoch)
         for producer_id, state in producers.active_producers.items()
@@ -189,8 +197,8 @@ class BatchFilter:
         upper_offset: int,
         max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
     ) -> None:
-        """upper_offset: end of the round (exclusive); the batch that ends there is kept, emptied if
-        need be.
+        """upper_offset: end of the round (exclusive). The batch that ends there is kept, emptied if
+        necessary.
         """
         self._max_unpacked_bytes = max_unpacked_bytes
         self._offsets = offsets
@@ -201,7 +209,7 @@ class BatchFilter:
         self._upper_offset = upper_offset
 
     def apply(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
-        """What remains of a whole batch: itself, a smaller one, an empty one, or None.
+        """What remains of a whole batch: the batch itself, a smaller one, an empty one, or None.
 
         Raises KafkaError for records that cannot be read.
         """
@@ -233,7 +241,7 @@ class BatchFilter:
         has_tombstone = False
         for record in records:
             offset = base_offset + record[5]
-            # the length of a value is a varint, whose lowest bit is the sign: -1 for null
+            # the value's length is a zigzag varint: its lowest bit is the sign, -1 means null
             has_value = not data[record[2]] & 1
             if offset <= latest_offset:
                 key = record[6]
@@ -268,8 +276,9 @@ class BatchFilter:
         return header.is_control and header.producer_epoch == last.producer_epoch
 
     def _horizon_ms(self, header: BatchHeader, records: Iterable[StoredRecord]) -> int:
-        """delete.retention.ms from now, which becomes the base timestamp: no later than leaves the
-        records' times within 64 bits of it. (Kafka's overflows, and the tombstones go at once.)
+        """delete.retention.ms from now, which becomes the base timestamp, limited so that the
+        timestamp deltas of the records fit into 64 bits. (Kafka's overflow, and the tombstones are
+        removed at once.)
         """
         horizon_ms = self._now_ms + self._delete_retention_ms
         oldest_ms = header.base_timestamp + min(record[4] for record in records)
@@ -284,7 +293,8 @@ class BatchFilter:
         *,
         set_horizon: bool,
     ) -> bytearray:
-        """The batch of the kept records: base timestamp is the horizon or the first one's time.
+        """The batch of the kept records. Its base timestamp is the horizon, or the timestamp of the
+        first record.
 
         kept: 1 or 0 for each of records.
         """
@@ -338,7 +348,7 @@ _NO_DELTA: Final = -(1 << 63)
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """The batch without its records: offsets, producer, sequence and max timestamp stay."""
+    """The batch without its records: offsets, producer, sequence and max timestamp are kept."""
     return build_batch(
         [],
         base_offset=header.base_offset,
@@ -363,12 +373,12 @@ def index_batch(
     first_dirty_offset: int,
     max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
 ) -> bool:
-    """Note the keys of a batch of the dirty part. Returns False if the map was full before all were
-    in: it then ends before this batch. Of a batch that unpacks to more than max_unpacked_bytes none
-    are noted: earlier records of its keys stay.
+    """Add the keys of a batch of the dirty part to the map. Returns False if the map was full
+    before all keys were added: the map then ends before this batch. The keys of a batch that
+    decompresses to more than max_unpacked_bytes are not added, so earlier records of its keys stay.
 
-    A batch that meets an empty map is taken, or a round could get nowhere; keys of it that find no
-    room are not noted either.
+    A batch that meets an empty map is always accepted, or a round could make no progress; those of
+    its keys for which there is no room are not added.
     """
     if header.is_control:
         transactions.on_control(header, batch)

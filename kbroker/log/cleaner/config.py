@@ -1,4 +1,4 @@
-"""Settings of the log cleaner, and the memory account it is given."""
+"""Settings of the log cleaner, and the memory account that it uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.settings.views.network import MAP_SHARE, MEMORY_LIMIT
 
 
 class Account(Protocol):
-    """Gives memory for larger maps of keys (`ports.Memory`)."""
+    """Grants memory for larger offset maps (`ports.Memory`)."""
 
     def keep(self, count: int) -> bool: ...
     def drop(self, count: int) -> None: ...
@@ -40,8 +40,8 @@ class CleanedLogs(Protocol):
 
 
 class CleanerConfig(msgspec.Struct, frozen=True):
-    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share. A map has
-    its sure_map_bytes always, more if there is memory for it.
+    """Kafka's log.cleaner.* settings; map_bytes and buffer_bytes are one worker's share. An offset
+    map has at least sure_map_bytes, and more if memory is available.
     """
 
     is_enabled: bool
@@ -71,5 +71,5 @@ class CleanerConfig(msgspec.Struct, frozen=True):
 
 
 def _share(factor: float) -> float:
-    """As a share of a whole; NaN is none of it. (Kafka has no validator for it.)"""
+    """A fraction as a value from 0 to 1; NaN counts as 0. (Kafka has no validator for it.)"""
     return 0.0 if isnan(factor) else min(max(factor, 0.0), 1.0)

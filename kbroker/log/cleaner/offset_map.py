@@ -1,9 +1,9 @@
-"""The last offset of each key in the dirty part of a log: what decides which records compaction
+"""The last offset of each key in the dirty part of a log, which decides the records that compaction
 keeps.
 
-A dict of key bytes, bounded by what it costs in memory; when it is full the round ends early and
-the next one goes on from there. Keys longer than a digest are known by their BLAKE2b digest. Why a
-dict and not a table of fixed cells as Kafka has: docs/adr/0008.
+A dict of key bytes, bounded by its memory; when it is full the round ends early and the next round
+continues there. Keys longer than a digest are replaced by their BLAKE2b digest. Why a dict and not
+a fixed-size hash table as in Kafka: docs/adr/0008.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from hashlib import blake2b
 from typing import Final
 
 ENTRY_BYTES: Final = 160
-"""Memory of an entry beside its key: object headers of key and offset, its place in the dict, and
-the second copy of the dict while it grows."""
+"""Memory of an entry beside its key: object headers of key and offset, the dict slot, and the
+second copy of the dict while it grows.
+"""
 
 DIGEST_BYTES: Final = 64
 """Keys of this length and longer are replaced by a digest of it, so no digest equals a short key.
@@ -21,8 +22,8 @@ DIGEST_BYTES: Final = 64
 
 
 class OffsetMap:
-    """latest_offset: the last offset that is accounted for, inclusive; -1 for none. Records beyond
-    it are not known here and stay.
+    """latest_offset: the last offset that is indexed, inclusive; -1 for none. Records after it are
+    not in the map and are kept.
     """
 
     __slots__ = ("_offsets", "latest_offset", "limit_bytes", "used_bytes")
@@ -38,11 +39,11 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether another key would be too much."""
+        """Whether the map has no room for another key."""
         return self.used_bytes >= self.limit_bytes
 
     def put(self, key: bytes, offset: int) -> None:
-        """Note an offset, larger than all before it. The caller looks at `is_full`."""
+        """Set the offset of a key; larger than all offsets before. The caller checks `is_full`."""
         size = len(key)
         if size >= DIGEST_BYTES:
             key, size = blake2b(key).digest(), DIGEST_BYTES

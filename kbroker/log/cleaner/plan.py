@@ -1,9 +1,9 @@
 """Decisions of the cleaner: the dirty range of a log, its share of the log, and the segments that
-become one.
+are merged into one.
 
-A log is clean up to its cleaner offset, dirty from there to the first offset that must not be
-touched: the active segment, what is not replicated or not decided (last stable offset), and what is
-younger than min.compaction.lag.ms. Cleaning is cleaner's.
+A log is clean up to its cleaner offset, and dirty from there to its first uncleanable offset: the
+base of the active segment, the last stable offset, or the first segment with a record younger than
+min.compaction.lag.ms. `cleaner` runs the rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_LAG_LIMIT: Final = (1 << 63) - 1
 
 
 class PlannedSegment(Protocol):
-    """The part of a segment that a plan reads; `log/storage/segment` implements it."""
+    """The attributes of a segment that a plan reads; `log/storage/segment` implements it."""
 
     @property
     def base_offset(self) -> int: ...
@@ -30,7 +30,7 @@ class PlannedSegment(Protocol):
     def first_timestamp(self) -> int: ...
     def largest_timestamp(self) -> int: ...
     def index_file_bytes(self) -> tuple[int, int]:
-        """Bytes of the offset index's file and of the time index's."""
+        """File sizes in bytes of the offset index and of the time index."""
         ...
 
 
@@ -51,10 +51,10 @@ class PlannedSegments(Protocol[S_co]):
 
 
 class DirtyRange(msgspec.Struct, frozen=True):
-    """The part of a log that a round of cleaning looks at for new keys.
+    """The part of a log whose keys a cleaning round indexes.
 
     first_dirty_offset: inclusive. first_uncleanable_offset: exclusive, a base offset. is_overdue:
-    something in it is older than max.compaction.lag.ms.
+    it has a record older than max.compaction.lag.ms.
     """
 
     first_dirty_offset: int
@@ -65,12 +65,14 @@ class DirtyRange(msgspec.Struct, frozen=True):
 
     @property
     def dirty_ratio(self) -> float:
-        """Dirty bytes of all bytes that cleaning would read."""
+        """Dirty bytes as a fraction of all bytes that cleaning would read."""
         total_bytes = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total_bytes if total_bytes else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the log is to be cleaned: dirty enough, or for too long."""
+        """Whether the log is to be cleaned: its dirty ratio is high enough, or
+        max.compaction.lag.ms has passed.
+        """
         return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
 
 
@@ -86,7 +88,7 @@ def dirty_range(
     """The range that can be cleaned now. cleaner_offset: the end of the clean part, exclusive; None
     if the log was never cleaned.
 
-    last_stable_offset: nothing at or above it is replicated and decided.
+    last_stable_offset: records at or above it are not replicated, or their transaction is open.
     """
     first_dirty = log_start_offset
     active = segments.active
@@ -100,7 +102,7 @@ def dirty_range(
     limit = max(first_dirty, min(last_stable_offset, active.base_offset))
     if config.min_compaction_lag_ms > 0:
         limit = max(first_dirty, min(limit, _first_too_young(dirty, config, now_ms, limit)))
-    # whole segments only: the one that holds the limit stays as it is
+    # whole segments only: the segment that contains the limit is not cleaned
     uncleanable = (
         active.base_offset
         if limit >= active.base_offset
@@ -120,7 +122,7 @@ def dirty_range(
 def _first_too_young(
     dirty: Sequence[PlannedSegment], config: LogConfig, now_ms: int, limit: int
 ) -> int:
-    """Base of the first segment with a record younger than min.compaction.lag.ms."""
+    """Base offset of the first segment with a record younger than min.compaction.lag.ms."""
     for segment in dirty:
         if segment.base_offset >= limit:
             break
@@ -143,8 +145,8 @@ def group_segments(
     end_offset: int,
     first_uncleanable_offset: int,
 ) -> list[list[S]]:
-    """Neighbours below end_offset that fit into one segment: by bytes, by index entries, by the 31
-    bits of a relative offset.
+    """Groups of adjacent segments below end_offset that fit into one segment: by bytes, by index
+    entries, and by the 31 bits of a relative offset.
     """
     cleanable = [segment for segment in segments if segment.base_offset < end_offset]
     groups: list[list[S]] = []

@@ -1,8 +1,8 @@
-"""One round of cleaning one log: the part that leaves the loop thread.
+"""One cleaning round of one log: the part that runs in a worker thread.
 
-A round indexes the keys of the dirty segments, then rewrites every segment below the end of what it
-indexed, group by group, into `.cleaned` files. Each method runs in a worker, one at a time, and
-gets file handles and values; nothing else uses the round meanwhile. Neighbours: `cleaner` calls the
+A round indexes the keys of the dirty segments, then rewrites every segment below the end of the
+indexed range, group by group, into `.cleaned` files. Each method runs in a worker, one at a time,
+and gets file handles and values only; no other thread uses the round meanwhile. `cleaner` calls the
 methods in order, `swap` puts the files into the log.
 """
 
@@ -44,12 +44,13 @@ from kbroker.settings.views.log_config import LogConfig
 MIN_BUFFER_BYTES: Final = 4096
 TURN_SECONDS: Final = 0.0005
 PAUSE_SECONDS: Final = 0.00005
-"""After each turn the worker sleeps: the interpreter lets one thread run at a time and would give
-the loop its turn after 5 ms only. docs/adr/0008."""
+"""After each slice the worker sleeps: the interpreter runs one thread at a time, and the loop would
+otherwise wait 5 ms to be scheduled. docs/adr/0008.
+"""
 
 
 class CleaningRound:
-    """See the module. stop: set by the loop; the worker looks at it between reads."""
+    """See the module. stop: set by the loop; the worker checks it between reads."""
 
     def __init__(
         self,
@@ -65,7 +66,9 @@ class CleaningRound:
         throttle: Throttle,
         unpacking: AbstractContextManager[object] | None = None,
     ) -> None:
-        """unpacking: held while a batch is unpacked, so that one worker at a time does."""
+        """unpacking: a lock held while a batch is decompressed, so that only one worker does so at
+        a time.
+        """
         self._unpacking = unpacking or nullcontext()
         self.stop = Event()
         self.offsets = OffsetMap(map_bytes)
@@ -92,11 +95,13 @@ class CleaningRound:
 
     @property
     def end_offset(self) -> int:
-        """Up to where this round makes the log clean (exclusive)."""
+        """The offset up to which this round makes the log clean (exclusive)."""
         return self.offsets.latest_offset + 1
 
     def index_segment(self, source: Source) -> bool:
-        """Note the keys of a dirty segment. Returns False if the map is full: no more of them."""
+        """Index the keys of a dirty segment. Returns False if the map is full: no more segments are
+        indexed.
+        """
         self._index_view.add_aborted(source.aborted)
         for header, batch in self._batches(source):
             if header.last_offset < self._first_dirty_offset:
@@ -116,7 +121,7 @@ class CleaningRound:
         return True
 
     def begin_group(self, base_offset: int) -> None:
-        """Make the `.cleaned` files that the next segments go into."""
+        """Create the `.cleaned` files for the next segments."""
         self._cleaned = Segment.create(
             self._directory,
             base_offset,
@@ -127,7 +132,7 @@ class CleaningRound:
         )
 
     def clean_segment(self, source: Source) -> None:
-        """Append what remains of a segment."""
+        """Append the batches that remain of a segment."""
         self._view.add_aborted(source.aborted)
         headers: list[BatchHeader] = []
         pieces: list[Buffer] = []
@@ -138,7 +143,7 @@ class CleaningRound:
             self._move_aborted()
             if remains is None:
                 continue
-            # a view of the read buffer is copied: it would keep the whole buffer
+            # copied, since a view would keep the whole read buffer alive
             piece = bytes(remains) if remains is batch else remains
             headers.append(read_batch_header(piece))
             pieces.append(piece)
@@ -168,11 +173,11 @@ class CleaningRound:
         self._wait(self._throttle.charge(len(data)))
 
     def end_group(self, modified_ns: int) -> CleanedSegment:
-        """Close and sync the files. modified_ns: given to the log, the time of the newest it
-        replaces.
+        """Close and sync the files. modified_ns: the modification time for the new segment, that of
+        the newest segment it replaces.
         """
         segment = self._group
-        segment.log_file()  # open even if nothing was kept: it may be preallocated
+        segment.log_file()  # opened even if no batch was kept: it may be preallocated
         segment.become_inactive()
         for path in segment.file_paths():
             LogFile(path).sync()
@@ -184,7 +189,8 @@ class CleaningRound:
     # -- reading ----------------------------------------------------------------------------------
 
     def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The batches of a segment, their CRC checked: damage must not get a new, sound CRC.
+        """The batches of a segment, their CRC checked: a damaged batch must not get a new, valid
+        CRC.
 
         Raises KafkaError(CORRUPT_MESSAGE).
         """
@@ -211,7 +217,7 @@ class CleaningRound:
             if at == 0:
                 if size is None or size <= len(data) or size > end - position:
                     raise _damaged(source, position, f"{end - position} bytes are no batch")
-                wanted = size  # a batch larger than the buffer, and no larger than its segment
+                wanted = size  # a batch may be larger than the buffer, but not than its segment
             position += at
 
     def _read(self, source: Source, position: int, count: int) -> bytes:
@@ -226,14 +232,14 @@ class CleaningRound:
 
 
 def _size_at(data: memoryview, at: int) -> int | None:
-    """Of the batch or message at a position; None if its header is not all there."""
+    """The size of the batch or message at a position; None if its header is incomplete."""
     if len(data) - at <= MAGIC_POSITION:
         return None
     return int(LENGTH_FIELD.unpack_from(data, at)[0]) + LENGTH_OVERHEAD
 
 
 def _converted(header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, memoryview]:
-    """A message of magic 0 or 1 as the batch that compaction writes in its place."""
+    """A message of magic 0 or 1 converted to the batch that compaction writes in its place."""
     records = list(iter_any_records(batch, header))
     new = build_batch(
         records,

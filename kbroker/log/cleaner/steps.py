@@ -1,4 +1,6 @@
-"""The values of a round of cleaning, and its jobs, for those who may never begin a round."""
+"""The values of a cleaning round, and its jobs. Apart from `round`, so that a broker without
+compacted logs does not import that.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ T = TypeVar("T")
 
 
 class CleaningStopped(Exception):
-    """The round was told to stop: nothing it wrote counts."""
+    """The round was told to stop: what it wrote is discarded."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """One segment to read. next_base_offset: where the following one begins."""
+    """One segment to read. next_base_offset: the base offset of the segment after it."""
 
     file: LogFile
     base_offset: int
@@ -38,7 +40,7 @@ class CleanedSegment(msgspec.Struct, frozen=True):
 
 
 class CleaningStep(DiskJob, Generic[T]):
-    """A part of a round that a worker runs. value: its result, once it has run."""
+    """A part of a round that a worker runs. value: its result, set once it has run."""
 
     __slots__ = ("_work", "value")
 

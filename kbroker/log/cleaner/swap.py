@@ -1,14 +1,14 @@
-"""A cleaned group takes the place of its segments: `.cleaned` -> `.swap`, old -> `.deleted`,
-`.swap` -> final, in Kafka's order.
+"""Replaces the segments of a group by the cleaned one: `.cleaned` -> `.swap`, old -> `.deleted`,
+`.swap` -> final name, in Kafka's order.
 
-Until the first log has become `.swap` a crash loses the cleaned files and nothing else; from then
-on the next start finishes the swap (`recovery`). Between the two steps the names are synced, so a
-crash of the machine cannot keep the second and lose the first.
+A crash before the first log file has become `.swap` loses only the cleaned files; after that, the
+next start finishes the swap (`recovery`). Between the two steps the directory is synced, so that a
+crash of the machine cannot keep the second step and lose the first.
 
-A worker does the first step, whose names nothing else uses, and opens the new files. Then the loop
-puts the new segment into the log and queues the second step as jobs of the log (`disk_jobs`). Until
-these have run the new segment does not need the names: its file stays open and its indexes loaded,
-exempt from the bounds of `OpenFiles`.
+A worker does the first step, whose file names nothing else uses, and opens the new files. Then the
+loop puts the new segment into the log and queues the second step as jobs of the log (`disk_jobs`).
+Until these have run the new segment works without its final names: its file stays open and its
+indexes stay loaded, exempt from the limits of `OpenFiles`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from kbroker.log.storage.segment import Segment
 
 
 class SwappedSegment(Segment):
-    """jobs: of its log, set while its files do not have their names yet."""
+    """jobs: those of its log; set while the files do not have their final names yet."""
 
     __slots__ = ("jobs",)
 
     jobs: DiskJobs | None
 
     def load(self) -> None:
-        """Have in memory all that is ever read of the files, but for the log, which stays open."""
+        """Load everything that is ever read from the files, except for the log file, which stays
+        open.
+        """
         self.jobs = None
-        self.open_files = OpenFiles(1)  # its own, so that other segments do not close it
+        self.open_files = OpenFiles(1)  # so that other segments do not close the file
         self.open_files.indexes.limit_bytes = sys.maxsize
         self.log_file()
         for index in (self.offset_index, self.time_index):
@@ -45,29 +47,29 @@ class SwappedSegment(Segment):
         self.transaction_index.entries()
 
     def take_names(self, jobs: DiskJobs) -> None:
-        """Have the final names from now on; the files follow."""
+        """Use the final names from now on; the files are renamed later."""
         self.jobs = jobs
         self.path = self.log_file().path = self.path.removesuffix(names.SWAP)
         for index in (self.offset_index, self.time_index, self.transaction_index):
             index.path = index.path.removesuffix(names.SWAP)
 
     def names_taken(self, open_files: OpenFiles) -> None:
-        """The files have them too: this is a segment like any other."""
+        """The files have their final names: this is an ordinary segment from now on."""
         self.jobs = None
         self.release()
         self.open_files = open_files
 
     def rebuild_indexes(self, error: CorruptIndexError) -> bool:
         if self.jobs is not None:
-            self.jobs.settle()  # what is written goes by the names
+            self.jobs.settle()  # writes use the final names
         return super().rebuild_indexes(error)
 
 
 class SegmentSwap(DiskJob):
-    """One swap. old: neighbouring segments, none of them active. now_ms: the clock.
+    """One swap. old: adjacent segments, none of them active. now_ms: the clock.
 
-    `prepare`, while `is_valid`; then `run` in a worker; then `settle`, if it `is_valid` still. The
-    files have their final names once the log's queue has run the renames that `settle` adds.
+    Call `prepare`, while `is_valid`; then `run` in a worker; then `settle`, if it still `is_valid`.
+    The files have their final names once the log's queue has run the renames that `settle` adds.
     """
 
     __slots__ = (
@@ -98,14 +100,14 @@ class SegmentSwap(DiskJob):
         self._paths = [prefix + kind for kind in (names.LOG, names.INDEX, names.TIME_INDEX)]
         self._paths.append(prefix + names.TRANSACTION_INDEX)
         self._segment: SwappedSegment | None = None
-        self._lock = Lock()  # held during a rename of the first step, or of its undoing
+        self._lock = Lock()  # held during a rename of the first step, and by `undo`
         self._begun = False
         self._undone = False
         self._finishing = False
 
     @property
     def is_valid(self) -> bool:
-        """Whether the segments are still what they were: none gone, none cut, none active."""
+        """Whether the old segments are unchanged: none removed, truncated or active."""
         segments = self._state.segments
         first = segments.floor_index(self._base_offset)
         now = list(segments)[first : first + len(self._old)]
@@ -118,11 +120,13 @@ class SegmentSwap(DiskJob):
         )
 
     def prepare(self, cleaned: CleanedSegment) -> None:
-        """The files are written. From now on a change of the log's segments undoes the swap."""
+        """The cleaned files are written. From now on a change of the log's segments undoes the
+        swap.
+        """
         self._cleaned = cleaned
         if not cleaned.has_transaction_index:
             self._paths.pop()
-        # with `.swap` files in the folder a crash would bring back what is cut or retired now
+        # a start that finds `.swap` files would restore records that are cut or retired now
         self._state.jobs.undo = self.undo
 
     def run(self) -> None:
@@ -185,8 +189,8 @@ class SegmentSwap(DiskJob):
 
     def undo(self) -> None:
         """Delete the new files, unless `settle` has begun: then only a start can finish the swap.
-        The log's `.swap` first becomes `.cleaned` again: beside a `.cleaned` the next start takes
-        no `.swap` for a finished one.
+        The log's `.swap` first becomes `.cleaned` again: the next start ignores a `.swap` beside a
+        `.cleaned` file.
         """
         if self._finishing:
             return

@@ -1,4 +1,4 @@
-"""The bound of log.cleaner.io.max.bytes.per.second on what compaction reads and writes."""
+"""The limit of log.cleaner.io.max.bytes.per.second on the reads and writes of compaction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MAX_PAUSE_SECONDS: Final = 3600.0
 
 
 class Throttle:
-    """Bounds the bytes read and written by all rounds together, per second. No number above 0 is
-    no bound.
+    """Limits the bytes per second that all rounds together read and write. A rate that is not above
+    0 is no limit.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class Throttle:
         self._bytes = 0
 
     def charge(self, count: int) -> float:
-        """Account for count bytes. Returns how many seconds to wait now, never more than a thread
-        can.
+        """Account for count bytes. Returns how many seconds to wait now, limited to the longest
+        sleep of a thread.
         """
         if not self.bytes_per_second > 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""One of log.dirs: its lock, what lies in it, and what became of its disk."""
+"""One directory of log.dirs: its lock, its logs, and whether its disk has failed."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class LogUsage(NamedTuple):
 
 
 class LogDirectory:
-    """was_clean: its last broker closed it properly; broker_epoch: that broker's.
+    """was_clean: the last broker shut down cleanly; broker_epoch: the epoch of that broker.
 
-    directory_id: of meta.properties, zero until the broker says it. is_cordoned: gets no new
-    partitions (cordoned.log.dirs). futures: logs that shall take the place of one in another
-    directory (AlterReplicaLogDirs). damaged: logs whose folders are here and cannot be opened.
+    directory_id: from meta.properties, zero until the broker sets it. is_cordoned: gets no new
+    partitions (cordoned.log.dirs). futures: logs that will replace one in another directory
+    (AlterReplicaLogDirs). damaged: logs whose folders are in this directory and cannot be opened.
     """
 
     __slots__ = (
@@ -79,28 +79,29 @@ class LogDirectory:
         self.failure: LogDirectoryError | None = None
         self._checkpoints: dict[str, CheckpointFile] = {}
         self.deleted_folders: list[tuple[int, Path]] = []
-        """(when, folder) of `-delete` folders."""
+        """(due time in ms, folder) of `-delete` folders."""
 
     def file(self, name: str) -> Path:
         return self.path / name
 
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> Checkpoint:
-        """What is to be in the checkpoint of that name now."""
+        """The current content for the checkpoint of that name."""
         file = self._checkpoints.get(name)
         if file is None:
             file = self._checkpoints[name] = CheckpointFile(self.file(name))
         return file.prepare(offsets)
 
     def all_logs(self) -> Iterator[tuple[TopicPartition, PartitionLog]]:
-        """Current and future ones. A partition is in a directory at most once."""
+        """Current and future logs. A partition is in a directory at most once."""
         yield from self.logs.items()
         yield from self.futures.items()
 
     def recovery_points(self) -> dict[TopicPartition, int]:
         """How far each log is flushed: recovery-point-offset-checkpoint.
 
-        Less than the end of an active segment that has records, whose indexes are not synced: a
-        roll there would make it the begin of the next segment, and a crash leave them as they are.
+        Lower than the end of an active segment that has records, because its indexes are not
+        synced: a roll at the recovery point would make it the base of the next segment, and after a
+        crash those indexes would not be rebuilt.
         """
         return {
             key: log.recovery_point
@@ -110,8 +111,9 @@ class LogDirectory:
         }
 
     def start_offsets(self) -> dict[TopicPartition, int]:
-        """Of each log that begins behind its first segment's base: log-start-offset-checkpoint.
-        While files wait to be renamed, what is before the first segment is on disk still.
+        """The start of each log that starts after the base offset of its first segment:
+        log-start-offset-checkpoint. While renames of retired segments are pending, segments before
+        the first one are still on disk.
         """
         starts = {
             key: log.log_start_offset
@@ -124,7 +126,7 @@ class LogDirectory:
         return starts
 
     def write_damaged(self) -> None:
-        """Keep in mind which logs were closed in order and cannot be opened. Blocks. Raises
+        """Record which logs were closed cleanly and cannot be opened. Blocks. Raises
         LogDirectoryError.
         """
         path = self.file(names.DAMAGED_LOGS)
@@ -150,14 +152,15 @@ class LogDirectory:
         return True
 
     def read_or_forget(self, name: str) -> dict[TopicPartition, int] | None:
-        """A checkpoint that costs only time if it is lost: everything is recovered from offset 0
-        then, high watermarks are found again, as in Kafka. None if it is missing, empty or corrupt.
+        """Read a checkpoint whose loss costs only time: all logs are then recovered from offset 0,
+        and high watermarks are determined again, as in Kafka. None if it is missing, empty or
+        corrupt.
         """
         path = self.file(name)
         try:
             return read_offsets(path) if read_file(path) else None
         except CheckpointError as error:
-            logger.warning("%s; started without it", error)
+            logger.warning("%s; starting without this checkpoint", error)
             return None
 
     def take_due(self, now_ms: int) -> list[str]:
@@ -175,10 +178,10 @@ class LogDirectory:
 
 
 def remove_all(paths: Iterable[str]) -> None:
-    """Delete files and folders; missing ones are no error. Blocks.
+    """Delete files and folders; missing ones are ignored. Blocks.
 
-    They may belong to several logs and disks, so all are tried. Raises the first LogDirectoryError
-    afterwards.
+    The paths may belong to several logs and disks, so all are tried. Raises the first
+    LogDirectoryError afterwards.
     """
     failure: LogDirectoryError | None = None
     for path in paths:

@@ -1,10 +1,10 @@
-"""Finding and opening the logs of the log directories at start: several at once, with a line of
+"""Finds and opens the logs of the log directories at start, several at a time, and logs the
 progress.
 
-Opening a log blocks for as long as its recovery takes, and touches nothing but its own folder. So
-`num.recovery.threads.per.data.dir` threads per directory do it; what they made is handed out in the
-order asked for, to the one thread that keeps account. Python runs one of them at a time but for
-reads, writes and checksums, which is what recovery waits for (docs/adr/0010).
+Opening a log blocks for the duration of its recovery and touches only its own folder, so
+`num.recovery.threads.per.data.dir` threads per directory do it. The opened logs are returned in the
+requested order to the one thread that keeps the books. Python runs one of these threads at a time
+except for reads, writes and checksums, on which recovery spends its time (docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS: Final = 5.0
 OPEN_FILES_PER_LOG: Final = 64
-"""While it is being opened, a log counts its descriptors by itself."""
+"""The open-file limit of a log while it is being opened."""
 
 
 _CHECKPOINTS: Final = (
@@ -45,8 +45,8 @@ _CHECKPOINTS: Final = (
 
 
 class LoadJob(NamedTuple):
-    """A folder that holds a log. was_clean: it was closed in order, nothing is to be recovered.
-    stop: set when the start is to stop.
+    """A folder that holds a log. was_clean: it was closed cleanly, no recovery is needed. stop: set
+    when the start is to stop.
     """
 
     directory: LogDirectory
@@ -60,14 +60,14 @@ class LoadJob(NamedTuple):
 
     @property
     def is_future(self) -> bool:
-        """Whether the log shall take the place of one in another directory."""
+        """Whether the log will replace one in another directory."""
         return self.folder.name.endswith(names.FUTURE_SUFFIX)
 
     def open(self, now_ms: int, producer_id_expiration_ms: int) -> PartitionLog:
-        """Blocks. Raises what PartitionLog.open raises.
+        """Open the log. Blocks. Raises what PartitionLog.open raises.
 
-        A log that was closed in order is opened to the end also while the start stops: it counts as
-        closed in order again afterwards, so its files must not be left half rebuilt.
+        A log that was closed cleanly is opened completely even while the start stops: it counts as
+        cleanly closed afterwards, so its files must not be left half rebuilt.
         """
         log = PartitionLog.open(
             self.folder,
@@ -82,7 +82,7 @@ class LoadJob(NamedTuple):
             stop=None if self.was_clean else self.stop,
         )
         if self.was_clean and 0 < self.recovery_point < log.log_end_offset:
-            # bits of an offset, which no CRC covers, or of the checkpoint
+            # damage of an offset, which no CRC covers, or of the checkpoint
             log.release()
             raise DamagedLogError(
                 f"{log.segments.active.path}: the log ends at offset {log.log_end_offset} and was "
@@ -97,18 +97,18 @@ TopicConfigs = Callable[[str], LogConfig]
 def find_logs(
     directory: LogDirectory, topic_config: TopicConfigs, now_ms: int
 ) -> Iterator[LoadJob]:
-    """The logs to open in a directory. The marker of a clean stop is removed.
+    """The logs to open in a directory. Removes the clean-shutdown marker.
 
     Raises LogDirectoryError, CheckpointError if the names of the damaged logs cannot be read.
     """
     for name in _CHECKPOINTS:
-        read_file(directory.file(name))  # one that cannot be read is better known now
+        read_file(directory.file(name))  # report an unreadable checkpoint now
     damaged = read_offsets(directory.file(names.DAMAGED_LOGS))
     epoch = read_clean_shutdown(directory.path)
     directory.was_clean = epoch is not None
     directory.broker_epoch = NO_BROKER_EPOCH if epoch is None else epoch
     if directory.was_clean:
-        # before anything is written: a crash of the machine must not bring the marker back
+        # synced before any write: the marker must not reappear after a crash of the machine
         unlink(directory.file(names.CLEAN_SHUTDOWN))
         sync_directory(directory.path)
     recovery_points = directory.read_or_forget(names.RECOVERY_POINTS)
@@ -123,7 +123,7 @@ def find_logs(
         if suffix == names.DELETE_SUFFIX:
             directory.deleted_folders.append((now_ms + config.file_delete_delay_ms, folder))
         elif suffix in ("", names.FUTURE_SUFFIX):
-            # a broker that stops in order names each log that it closes
+            # a clean shutdown writes a recovery point for each log that it closes
             is_closed = directory.was_clean and (recovery_points is None or key in recovery_points)
             yield LoadJob(
                 directory,
@@ -137,7 +137,7 @@ def find_logs(
 
 
 def make_checkpoints(directory: LogDirectory) -> None:
-    """Make those that are missing. Raises LogDirectoryError."""
+    """Create the checkpoints that are missing. Raises LogDirectoryError."""
     present = {name for name, _, _ in list_directory(directory.path)}
     for name in _CHECKPOINTS:
         if name not in present:
@@ -145,7 +145,7 @@ def make_checkpoints(directory: LogDirectory) -> None:
 
 
 class Progress:
-    """Says now and then how far the start is, if it takes long."""
+    """Logs the progress of a long start from time to time."""
 
     __slots__ = ("_done", "_due", "_started", "_total", "_verb")
 
@@ -157,7 +157,7 @@ class Progress:
         self._due = self._started + PROGRESS_SECONDS
 
     def one_more(self) -> None:
-        """A log is there."""
+        """Another log has been loaded."""
         self._done += 1
         now = time.monotonic()
         if now >= self._due and self._done < self._total:
@@ -165,14 +165,14 @@ class Progress:
             logger.info("%s %s of %s logs", self._verb, f"{self._done:,}", f"{self._total:,}")
 
     def end(self) -> None:
-        """All logs are there."""
+        """All logs have been loaded."""
         if self._total:
             seconds = time.monotonic() - self._started
             logger.info("%s %s logs in %.1f s", self._verb, f"{self._done:,}", seconds)
 
 
 Opened = Callable[[], PartitionLog]
-"""Gives the log, or raises what opening it raised."""
+"""Returns the log, or raises what opening it raised."""
 
 
 def open_logs(
@@ -182,8 +182,8 @@ def open_logs(
     *,
     threads: int,
 ) -> Generator[tuple[LoadJob, Opened]]:
-    """Open all logs in that many threads; yields them in order. With one thread each is opened when
-    it is asked for. Closing the generator waits for the logs that are being opened.
+    """Open all logs in that many threads; yields them in order. With one thread each log is opened
+    when the caller asks for it. Closing the generator waits for the logs that are being opened.
     """
     progress = Progress(jobs)
     if threads <= 1 or len(jobs) < 2:
@@ -197,7 +197,7 @@ def open_logs(
         futures: list[Future[PartitionLog]] = [pool.submit(open_one, job) for job in jobs]
         for number, job in enumerate(jobs):
             with suppress(Exception):
-                futures[number].result()  # the caller asks again, and has the error then
+                futures[number].result()  # raised again when the caller asks for the log
             yield job, futures[number].result
             progress.one_more()
         progress.end()

@@ -1,8 +1,7 @@
-"""The log directories of a node and the logs in them: what there is, where it is, and which disks
-failed.
+"""The log directories of a node and their logs, and which directories are offline.
 
 A directory whose disk fails goes offline with its partitions; the others continue. `manager` adds
-the operations on this state; `opening`, `moves` and `checkpoints` work on it too.
+the operations on this state; `opening`, `moves` and `checkpoints` also work on it.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from kbroker.settings.views.log_config import LogConfig
 logger = logging.getLogger(__name__)
 
 SHORTAGE_LOG_INTERVAL_MS = 1000
-"""Between two log lines about a lack of descriptors."""
+"""The minimum time between two log lines about a lack of file descriptors."""
 
 
 def own_threads(name: str, count: int) -> ThreadPoolExecutor:
-    """The `ThreadPools` of logs that belong to no node: in tools and tests."""
+    """The `ThreadPools` for logs without a node, in tools and tests."""
     return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{name}")
 
 
 class LogDirectories:
-    """on_offline: called with a directory and its partitions when its disk failed. on_rolled: given
-    to every log, see LogState. on_cleaned_cut: called with a log that was truncated below its
-    cleaner_offset. open_files, threads: of the node; its logs share them. offline_partitions: those
-    whose directory is offline, and those whose log cannot be opened.
+    """on_offline: called with a directory and its partitions when its disk failed. on_rolled: see
+    LogState. on_cleaned_cut: called with a log that was truncated below its cleaner_offset.
+    open_files, threads: those of the node, shared by its logs. offline_partitions: those whose
+    directory is offline, and those whose log cannot be opened.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class LogDirectories:
         """In the order of log.dirs, offline ones too."""
         self.offline_partitions: set[TopicPartition] = set()
         self.registered_epoch: int | None = None
-        """The epoch of this process's broker, for a clean-shutdown marker that is written before
-        all logs are loaded; None before it is registered.
+        """The epoch of this broker, for a clean-shutdown marker that is written before all logs are
+        loaded; None before the broker is registered.
         """
         self.expiration_ms = config.get_int("producer.id.expiration.ms")
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -89,9 +88,9 @@ class LogDirectories:
         self._shortage_logged_ms = -SHORTAGE_LOG_INTERVAL_MS
 
     def lock(self) -> None:
-        """Make the directories and take their locks.
+        """Create the directories and take their locks.
 
-        Raises StartupError if another broker has one, or if none can be used.
+        Raises StartupError if another broker holds a lock, or if no directory can be used.
         """
         for directory in self.all_directories:
             try:
@@ -102,7 +101,7 @@ class LogDirectories:
         self.require_one_online()
 
     def cordon(self, config: BrokerConfig) -> None:
-        """Which directories get no new partitions is said by the settings anew."""
+        """Apply cordoned.log.dirs: which directories get no new partitions."""
         cordoned = _cordoned(config)
         for path, directory in zip(
             dict.fromkeys(config.log_dirs), self.all_directories, strict=True
@@ -116,8 +115,8 @@ class LogDirectories:
             directory.directory_id = by_path.get(directory.path, directory.directory_id)
 
     def read_broker_epochs(self) -> None:
-        """Read what the last clean stop wrote, for `previous_broker_epoch`: a broker registers
-        before its logs are loaded, which removes the markers.
+        """Read the broker epochs of the last clean shutdown, for `previous_broker_epoch`: a broker
+        registers before its logs are loaded, and loading removes the markers.
         """
         for directory in self.online():
             try:
@@ -144,7 +143,7 @@ class LogDirectories:
         topic_id: Uuid | None,
         config: LogConfig,
     ) -> PartitionLog:
-        """Open a new log with what all logs of the node share. Raises LogDirectoryError,
+        """Open a new log that shares the resources of the node. Raises LogDirectoryError,
         CheckpointError.
         """
         return PartitionLog.open(
@@ -161,14 +160,14 @@ class LogDirectories:
     def add(
         self, directory: LogDirectory, topic_partition: TopicPartition, log: PartitionLog
     ) -> None:
-        """Host a log of that directory."""
+        """Add a log to its directory."""
         log.on_rolled = self.on_rolled
         directory.logs[topic_partition] = log
         self._directory_of[topic_partition] = directory
         self._logs[topic_partition] = log
 
     def remove(self, topic_partition: TopicPartition) -> tuple[LogDirectory, PartitionLog] | None:
-        """Host a log no more. Returns it with its directory, None if it is not hosted."""
+        """Remove a log. Returns it with its directory, None if it is not hosted."""
         log = self._logs.pop(topic_partition, None)
         if log is None:
             return None
@@ -188,12 +187,12 @@ class LogDirectories:
         return self.random.randbytes(16).hex()
 
     def damaged(self, key: TopicPartition) -> DamagedLog | None:
-        """The partition's log, if it is here and cannot be opened; not one that was being moved."""
+        """The partition's damaged log; None if there is none or if it was a future log."""
         found = [each.damaged[key] for each in self.online() if key in each.damaged]
         return next((log for log in found if not log.is_future), None)
 
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log is here and offline since it cannot be opened."""
+        """Whether the log is in a directory and offline because it cannot be opened."""
         return topic_partition in self.offline_partitions and any(
             topic_partition in directory.damaged for directory in self.online()
         )
@@ -205,7 +204,7 @@ class LogDirectories:
 
     @property
     def directories(self) -> list[Path]:
-        """The online ones, in the order of log.dirs."""
+        """The online directories, in the order of log.dirs."""
         return [directory.path for directory in self.online()]
 
     def directory(self, path: str) -> LogDirectory:
@@ -236,8 +235,8 @@ class LogDirectories:
         return None if directory is None else directory.directory_id
 
     def directory_ids(self, *, cordoned: bool = False) -> list[Uuid]:
-        """Of the online directories, in the order of log.dirs; cordoned: of those of them that get
-        no new partitions.
+        """The ids of the online directories, in the order of log.dirs. cordoned: only those that
+        get no new partitions.
         """
         return [
             directory.directory_id
@@ -246,7 +245,7 @@ class LogDirectories:
         ]
 
     def usage(self, directory: LogDirectory) -> tuple[int, int, list[LogUsage]]:
-        """(total, usable bytes of its disk, its logs). Raises LogDirectoryError."""
+        """(total bytes, usable bytes, logs) of the directory. Raises LogDirectoryError."""
         if directory.failure is not None:
             raise directory.failure
         total, usable = disk_space(directory.path)
@@ -262,8 +261,8 @@ class LogDirectories:
 
     @property
     def previous_broker_epoch(self) -> int:
-        """The epoch of the broker that last closed all directories cleanly, -1 if not all were or
-        they differ.
+        """The epoch of the broker that last shut all directories down cleanly; -1 if a directory
+        was not shut down cleanly or the epochs differ.
         """
         epochs = {
             directory.broker_epoch
@@ -281,7 +280,7 @@ class LogDirectories:
 
     @property
     def offline_directories(self) -> dict[Path, LogDirectoryError]:
-        """Directories whose disk failed, and how."""
+        """Directories whose disk failed, with the fault."""
         return {
             directory.path: directory.failure
             for directory in self.all_directories
@@ -290,19 +289,19 @@ class LogDirectories:
 
     @property
     def offline_paths(self) -> list[str]:
-        """The same directories, as configured."""
+        """The offline directories, as configured."""
         offline = self.offline_directories
         return [path for path in self.config.log_dirs if Path(path).absolute() in offline]
 
     def directory_failed(self, error: LogDirectoryError) -> list[TopicPartition]:
-        """Take the directory of the file that failed offline. Returns the partitions that went with
-        it. Where the process only had no descriptor left, nothing is taken offline.
+        """Take the directory of the file that failed offline. Returns its partitions. If the
+        process only ran out of file descriptors, no directory is taken offline.
         """
         if error.is_shortage:
             now_ms = self.now_ms()
             if now_ms - self._shortage_logged_ms >= SHORTAGE_LOG_INTERVAL_MS:
                 self._shortage_logged_ms = now_ms
-                logger.error("%s; raise the limit of open files (ulimit -n)", error)
+                logger.error("%s; raise the limit on open files (ulimit -n)", error)
             return []
         for directory in self.all_directories:
             if Path(error.path).is_relative_to(directory.path):
@@ -314,7 +313,7 @@ class LogDirectories:
             return []
         directory.failure = error
         partitions = sorted(directory.logs)
-        if partitions or self.online():  # else the start ends with a line that says the same
+        if partitions or self.online():  # otherwise the start fails with the same message
             logger.error(
                 "log directory %s is offline with %d partitions: %s",
                 directory.path,

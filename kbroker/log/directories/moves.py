@@ -1,4 +1,4 @@
-"""Moving a log to another log directory of the node (AlterReplicaLogDirs).
+"""Moves a log to another log directory of the node (AlterReplicaLogDirs).
 
 The copy grows in a `-future` folder until it has all records, then it replaces the current log.
 `replication.mover` copies the records. docs/adr/0009.
@@ -22,7 +22,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 class LogMoves:
-    """preferred: directories asked for partitions whose logs do not exist yet."""
+    """preferred: directories requested for partitions whose logs do not exist yet."""
 
     __slots__ = ("_directories", "preferred")
 
@@ -36,12 +36,12 @@ class LogMoves:
             self.preferred[topic_partition] = self._directories.directory(path)
 
     def future(self, topic_partition: TopicPartition) -> PartitionLog | None:
-        """The copy under way, None without a move."""
+        """The future log of the partition, None without a move."""
         directory = self._future_directory(topic_partition)
         return None if directory is None else directory.futures[topic_partition]
 
     def future_directory_id(self, topic_partition: TopicPartition) -> Uuid | None:
-        """The directory that the copy is in, None without a move."""
+        """The directory of the future log, None without a move."""
         directory = self._future_directory(topic_partition)
         return None if directory is None else directory.directory_id
 
@@ -56,9 +56,10 @@ class LogMoves:
         return [key for directory in self._directories.all_directories for key in directory.futures]
 
     def create_future(self, topic_partition: TopicPartition, path: str) -> bool:
-        """Begin a move of a log to the directory with that path; a move to another directory ends.
+        """Begin moving a log to the directory with that path; cancels a move to another directory.
 
-        Returns whether a move is under way: not if the log is in that directory. Raises KafkaError.
+        Returns whether a move is in progress: not if the log is already in that directory. Raises
+        KafkaError.
         """
         directory = self._directories.directory(path)
         current = self._directories.logs[topic_partition]
@@ -84,7 +85,7 @@ class LogMoves:
         return True
 
     def drop_future(self, topic_partition: TopicPartition) -> None:
-        """End a move; the copy is deleted."""
+        """Cancel a move; the future log is deleted."""
         directory = self._future_directory(topic_partition)
         if directory is not None:
             try:
@@ -93,10 +94,11 @@ class LogMoves:
                 self._directories.fail(directory, error)
 
     def promote_future(self, topic_partition: TopicPartition) -> PartitionLog:
-        """The future log takes the place of the current one, whose folder becomes `-delete`.
+        """Replace the current log by the future one; the folder of the current log is renamed to
+        `-delete`.
 
-        Blocks shortly. If the system crashes in between there is only the future log, which the
-        next start promotes. Raises LogDirectoryError; a directory that failed is offline then.
+        Blocks briefly. After a crash of the machine in between only the future log exists, which
+        the next start promotes. Raises LogDirectoryError; a directory that failed is offline then.
         """
         directory = self._future_directory(topic_partition)
         if directory is None:

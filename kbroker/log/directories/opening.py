@@ -1,7 +1,7 @@
-"""Opening all logs of a node at its start.
+"""Opens all logs of a node at its start.
 
-`loading` finds and opens the logs; here each is hosted, set aside as `-stray`, or kept offline as
-damaged, and moves between directories that a crash interrupted are settled.
+`loading` finds and opens the logs; this module hosts each of them, renames it to `-stray`, or keeps
+it offline as damaged, and completes moves between directories that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class LogOpening:
     ) -> None:
         """Open every log in every directory. Blocks; recovers logs that were not closed cleanly.
 
-        topic_config: settings of a topic. is_known: a partition that the metadata does not know is
-        set aside as `-stray`. assigned: settles moves between directories that a crash interrupted.
-        Raises StartupError, or RecoveryStopped after `stop`; directories that had been shut down
-        cleanly are marked so again then.
+        topic_config: settings of a topic. is_known: a partition that is not in the metadata is
+        stray, and its folder is renamed to `-stray`. assigned: decides how a move between
+        directories that a crash interrupted is completed. Raises StartupError, or RecoveryStopped
+        after `stop`; the clean-shutdown markers are then restored.
         """
         try:
             self._load(topic_config, is_known, assigned)
@@ -87,13 +87,13 @@ class LogOpening:
         self.is_complete = True
 
     def stop(self) -> None:
-        """End a `load` that runs in another thread, which raises RecoveryStopped soon. Only when it
-        has ended may the locks be released: until then it writes.
+        """End a `load` that runs in another thread, which then raises RecoveryStopped. The
+        directory locks may be released only after `load` has returned: until then it writes.
         """
         self._stop.set()
 
     def _unload(self) -> None:
-        """Close what was opened. Nothing was appended, so the markers of a clean shutdown are
+        """Close the opened logs. No records were appended, so the clean-shutdown markers are
         written again; the next start recovers all other logs again.
         """
         clean = {
@@ -150,7 +150,7 @@ class LogOpening:
             except LogDirectoryError as error:
                 self._directories.fail(directory, error)
         self._settle_futures(assigned or (lambda topic_partition: None))
-        # before anything is appended: see LogDirectory.recovery_points
+        # before records are appended: see LogDirectory.recovery_points
         self._checkpoints.write_recovery_points()
         self._directories.require_one_online()
 
@@ -168,11 +168,13 @@ class LogOpening:
                         continue
                     elif assigned(key) == directory.directory_id:
                         self._moves.promote_future(key)
-                        logger.warning("%s: its move to %s is finished", key, directory.path)
+                        logger.warning(
+                            "%s: completed the interrupted move to %s", key, directory.path
+                        )
                 except LogDirectoryError as error:
                     self._directories.fail(directory, error)
         for directory in self._directories.online():
-            # a damaged copy does not matter beside a good log; alone, it is the partition's log
+            # a damaged future log is ignored beside a good log; alone, it is the partition's log
             self._directories.offline_partitions |= (
                 directory.damaged.keys() - self._directories.logs.keys()
             )
@@ -185,7 +187,7 @@ class LogOpening:
         return log
 
     def _take_in(self, job: LoadJob, opened: Opened, is_known: IsKnown | None) -> None:
-        """Host an opened log, or keep it as damaged if it cannot be opened."""
+        """Host an opened log, or keep it as damaged if it could not be opened."""
         directory, topic_partition = job.directory, job.topic_partition
         if not job.is_future:
             self._require_one_folder(job)
@@ -199,16 +201,16 @@ class LogOpening:
             return
         except (StartupError, RecoveryStopped):
             raise
-        except Exception as error:  # one log must not keep all others from serving
-            logger.error("%s: opening it failed unexpectedly", topic_partition, exc_info=error)
+        except Exception as error:  # one log must not prevent the others from being served
+            logger.error("%s: unexpected error at opening", topic_partition, exc_info=error)
             self._set_damaged(job, repr(error), is_known)
             return
         log.share(self._directories.open_files, self._directories.random)
         if is_known is not None and not is_known(topic_partition, log.topic_id):
             target = log.mark_as_stray(self._directories.unique())
             logger.warning(
-                "%s is unknown to the metadata with the topic id that its %s names, "
-                "set aside as %s",
+                "stray partition %s: not in the metadata with the topic id of its %s; "
+                "renamed to %s",
                 topic_partition,
                 names.PARTITION_METADATA,
                 target.name,
@@ -232,14 +234,14 @@ class LogOpening:
             )
 
     def _set_damaged(self, job: LoadJob, why: str, is_known: IsKnown | None) -> None:
-        """Keep the log as damaged: it is offline, the others are not affected."""
+        """Keep the log as damaged: it is offline, the other logs are not affected."""
         key = job.topic_partition
         if is_known is not None and not is_known(key, None):
             target = names.marked_directory_name(
                 key, self._directories.unique(), names.STRAY_SUFFIX
             )
             rename(job.folder, job.folder.with_name(target))
-            logger.warning("%s is unknown to the metadata, set aside as %s", key, target)
+            logger.warning("stray partition %s is not in the metadata; renamed to %s", key, target)
             return
         job.directory.damaged[key] = DamagedLog(
             job.folder, job.recovery_point, job.log_start_offset, job.was_clean

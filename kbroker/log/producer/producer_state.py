@@ -1,9 +1,9 @@
-"""The producer states of a partition: for duplicates, fencing and open transactions.
+"""The producer states of a partition, for duplicate detection, fencing and open transactions.
 
-Per producer id the last five batches (a client has at most five requests in flight), its epoch, and
-the first offset of its open transaction. All of it is a replay of the log; a snapshot file shortens
-the replay. Sources: KIP-98, KIP-890. Naming, writing and deleting snapshot files is in
-partition_log.py.
+Per producer id: the last five batches (a client has at most five requests in flight), its epoch,
+and the first offset of its open transaction. The state is a replay of the log; a snapshot file
+shortens the replay. Sources: KIP-98, KIP-890. `snapshots` names, writes and deletes the snapshot
+files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENTRY: Final = struct.Struct(">qhiqiqiq")
 
 
 class DuplicateBatch(NamedTuple):
-    """The place of the original of a retried batch. Both offsets inclusive."""
+    """The offsets of the original of a retried batch, both inclusive."""
 
     base_offset: int
     last_offset: int
@@ -44,7 +44,7 @@ class DuplicateBatch(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that a marker ended. last_offset is the marker's own."""
+    """A transaction completed by a marker. last_offset is the marker's own."""
 
     producer_id: int
     first_offset: int
@@ -53,7 +53,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """One remembered batch: its last sequence and offset, how many before them, max timestamp."""
+    """One remembered batch: its last sequence, last offset, offset delta and max timestamp."""
 
     last_sequence: int
     last_offset: int
@@ -70,8 +70,8 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerState:
-    """One producer id; batches oldest first, transaction_first_offset None without one.
-    marker_offset: of its last marker, -1 if that is not known; in no snapshot.
+    """One producer id. batches: oldest first. transaction_first_offset: None without an open
+    transaction. marker_offset: that of its last marker, -1 if unknown; not in snapshots.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class ProducerState:
 
     @property
     def last_offset(self) -> int:
-        """Of data; -1 where none is remembered."""
+        """The last offset of its data batches; -1 if none is remembered."""
         return self.batches[-1].last_offset if self.batches else -1
 
     @property
@@ -124,7 +124,9 @@ class ProducerState:
         return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
 
     def move_to_epoch(self, producer_epoch: int) -> None:
-        """Another epoch starts its sequences anew, so the old batches are forgotten."""
+        """Move to another epoch. Its sequence numbers start at 0, so the old batches are
+        forgotten.
+        """
         if self.producer_epoch != producer_epoch:
             self.producer_epoch = producer_epoch
             self.batches.clear()
@@ -136,12 +138,13 @@ class ProducerState:
 
 
 class ProducerStateManager:
-    """The producers of one partition. `check` decides, `update` and `update_marker` change.
+    """The producers of one partition. `check` decides; `update` and `update_marker` change the
+    state.
 
     expiration_ms: producer.id.expiration.ms, counted from the producer's last batch timestamp.
-    active_producers: by producer id.
-    ongoing: first offset -> producer id of open transactions. unreplicated: first offset -> last
-    offset of ended ones whose marker is not below the high watermark yet. Read freely.
+    active_producers: by producer id. ongoing: first offset -> producer id of open transactions.
+    unreplicated: first offset -> last offset of completed ones whose marker is not yet below the
+    high watermark. The attributes may be read from outside.
     """
 
     def __init__(self, topic_partition: TopicPartition, *, expiration_ms: int) -> None:
@@ -158,7 +161,9 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest transaction that is open, or not yet replicated."""
+        """First offset of the oldest transaction that is open, or whose marker is not
+        replicated.
+        """
         if not self.ongoing and not self.unreplicated:
             return None
         return min(
@@ -173,13 +178,13 @@ class ProducerStateManager:
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin, transaction_version: int = 0
     ) -> DuplicateBatch | None:
-        """Whether this batch may follow what is known of its producer; changes nothing.
+        """Check a batch against the state of its producer; changes nothing.
 
-        Returns where the batch already is if it was sent before. transaction_version: of the
-        coordinator that writes a marker or of the producer; from 2 on a marker's epoch is above its
-        transaction's, and a producer that is not known begins with sequence 0.
-        Raises KafkaError(INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE).
-        A replica never refuses what its leader has.
+        Returns the original if the batch is a duplicate. transaction_version: of the coordinator
+        that writes a marker or of the producer; from 2 on a marker's epoch is above its
+        transaction's, and a producer that is not known begins with sequence 0. Raises
+        KafkaError(INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE). A
+        follower never rejects batches of its leader.
         """
         producer_id = header.producer_id
         if producer_id < 0 or origin is AppendOrigin.REPLICATION:
@@ -197,7 +202,7 @@ class ProducerStateManager:
             and header.base_sequence == state.next_sequence
             and state.transaction_first_offset is None
         ):
-            return None  # what nearly every batch is: the next one
+            return None  # nearly every batch is the next one in sequence
         if origin is AppendOrigin.CLIENT:
             duplicate = self._find_duplicate(state, header)
             if duplicate is not None:
@@ -227,7 +232,9 @@ class ProducerStateManager:
         return None
 
     def _check_first_sequence(self, header: BatchHeader) -> None:
-        """A later batch may not come in before the first one, which is tried again (KIP-890)."""
+        """Reject a batch that arrives before the producer's first one, which will be retried
+        (KIP-890).
+        """
         if header.is_transactional and header.base_sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -278,7 +285,9 @@ class ProducerStateManager:
         )
 
     def check_coordinator_epoch(self, producer_id: int, coordinator_epoch: int) -> None:
-        """Before a leader appends a marker. KafkaError(TRANSACTION_COORDINATOR_FENCED)."""
+        """Check before a leader appends a marker. Raises
+        KafkaError(TRANSACTION_COORDINATOR_FENCED).
+        """
         state = self.active_producers.get(producer_id)
         if state is not None and coordinator_epoch < state.coordinator_epoch:
             raise KafkaError(
@@ -288,7 +297,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Take in an appended data batch with its final offsets. Markers: update_marker."""
+        """Apply an appended data batch with its final offsets. For markers see `update_marker`."""
         last_offset = header.base_offset + header.last_offset_delta
         self.map_end_offset = last_offset + 1
         producer_id = header.producer_id
@@ -315,11 +324,11 @@ class ProducerStateManager:
     def update_marker(
         self, header: BatchHeader, marker_type: ControlType, coordinator_epoch: int
     ) -> CompletedTransaction | None:
-        """Take in an abort or commit marker that was appended.
+        """Apply an appended abort or commit marker.
 
-        Returns the transaction it ended, None if there was none. Until `complete_transaction` and
-        then `on_high_watermark` it still holds the first unstable offset. A control batch that
-        compaction emptied, or of another type, goes to `update`.
+        Returns the transaction that it completes, None if there was none. The transaction counts
+        for the first unstable offset until `complete_transaction` and then `on_high_watermark` are
+        called. Control batches that compaction emptied, or of another type, are passed to `update`.
         """
         self.map_end_offset = header.next_offset
         producer_id = header.producer_id
@@ -346,24 +355,28 @@ class ProducerStateManager:
         return min(others, default=completed.last_offset + 1)
 
     def complete_transaction(self, completed: CompletedTransaction) -> None:
-        """Move it from open to ended but not replicated. KeyError for one that is not open."""
+        """Move a transaction from open to completed but not replicated. KeyError if it is not
+        open.
+        """
         del self.ongoing[completed.first_offset]
         self.unreplicated[completed.first_offset] = completed.last_offset
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget ended transactions whose marker lies below high_watermark (exclusive)."""
+        """Forget completed transactions whose marker lies below high_watermark (exclusive)."""
         if self.unreplicated:
             self.unreplicated = {
                 first: last for first, last in self.unreplicated.items() if last >= high_watermark
             }
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
-        """Records before log_start_offset were deleted; producers stay known until they expire."""
+        """Records below log_start_offset were deleted; producers are kept until they expire."""
         self.on_high_watermark(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers without a batch for expiration_ms and no open transaction; how many."""
+        """Remove producers without a batch for expiration_ms and without an open transaction.
+        Returns how many.
+        """
         expired = [
             producer_id
             for producer_id, state in self.active_producers.items()
@@ -380,7 +393,7 @@ class ProducerStateManager:
         )
 
     def clear(self, map_end_offset: int = 0) -> None:
-        """Forget everything: the log was truncated, a snapshot or a replay follows."""
+        """Remove all producers: the log was truncated, and a snapshot or a replay follows."""
         self.active_producers.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
@@ -409,10 +422,10 @@ class ProducerStateManager:
         return bytes(content)
 
     def load_snapshot(self, data: bytes, *, map_end_offset: int, now_ms: int) -> None:
-        """Start again from a snapshot, without the producers that have expired by now_ms.
+        """Replace the state by a snapshot, without the producers that have expired by now_ms.
 
-        map_end_offset: the offset in the file's name. Raises KafkaError(CORRUPT_MESSAGE) for a file
-        that is none; the state is then empty.
+        map_end_offset: the offset in the file's name. Raises KafkaError(CORRUPT_MESSAGE) for an
+        invalid file; the state is then empty.
         """
         self.clear()
         for state in read_snapshot(data):

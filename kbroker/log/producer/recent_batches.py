@@ -1,10 +1,10 @@
-"""The batches of a producer that are older than its last batch, which alone is in a snapshot.
+"""Restores the batches of a producer before its last one; a snapshot has only the last.
 
-A producer has up to five requests under way, and Kafka's snapshot format has room for one batch of
-each. If a segment is rolled while several are written and not answered, and the broker is killed,
-Kafka starts from the roll's snapshot and refuses what the producer then sends again with
-OUT_OF_ORDER_SEQUENCE_NUMBER, which is its end. Those batches are in the log, shortly before the
-snapshot: after a crash they are looked up there.
+A producer has up to five requests in flight, and Kafka's snapshot format stores one batch per
+producer. If a segment is rolled while several batches are written but not acknowledged, and the
+broker is killed, Kafka starts from the snapshot of the roll and rejects the producer's retries with
+OUT_OF_ORDER_SEQUENCE_NUMBER, which is fatal for the producer. Those batches are in the log, shortly
+before the snapshot: after a crash they are read from there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, BatchHeader, r
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 RECALL_BYTES: Final = 1 << 20
-"""How far back, at least; a batch more, and what lies between two index entries."""
+"""The least number of bytes to read before the snapshot; up to one batch and one index interval
+more.
+"""
 FEW_BATCHES: Final = 64
 LARGE_RECALL_BYTES: Final = 8 << 20
-"""How far back if in RECALL_BYTES there are so few: five large ones of a producer may be more. Only
+"""Bytes to read if RECALL_BYTES hold few batches: five large ones of a producer may take more. Only
 their headers are read.
 """
 
@@ -30,10 +32,10 @@ _LARGE_BYTES: Final = _CHUNK_BYTES // 8
 
 
 def recall_batches(producers: ProducerStateManager, segments: Segments) -> None:
-    """Complete the batches of producers that were loaded from a snapshot by those that lie before
-    it. What can't be read is left out.
+    """Complete the batches of producers that were loaded from a snapshot with those before it in
+    the log. Unreadable batches are skipped.
 
-    Reads little more than RECALL_BYTES if there is any producer. Raises LogDirectoryError.
+    Reads little more than RECALL_BYTES, and nothing without producers. Raises LogDirectoryError.
     """
     offset = producers.map_end_offset
     known = [state for state in producers.active_producers.values() if state.batches]
@@ -57,8 +59,8 @@ def recall_batches(producers: ProducerStateManager, segments: Segments) -> None:
 
 
 def _headers_before(segments: Segments, offset: int, wanted_bytes: int) -> list[BatchHeader]:
-    """The headers of the batches that end at offset, of so many bytes; from several segments if
-    need be. Raises KafkaError for bytes that are none.
+    """The headers of the batches in the wanted_bytes before offset, across segments if necessary.
+    Raises KafkaError for bytes that are no batch.
     """
     stretches: list[list[BatchHeader]] = []
     last = segments.floor_index(offset - 1)
@@ -74,7 +76,7 @@ def _headers_before(segments: Segments, offset: int, wanted_bytes: int) -> list[
 
 
 def _headers(file: LogFile, position: int, end: int) -> list[BatchHeader]:
-    """The headers from position to end; what lies between large ones is not read."""
+    """The batch headers from position to end; the records of large batches are not read."""
     found: list[BatchHeader] = []
     chunk_bytes = _CHUNK_BYTES
     while position < end:

@@ -1,4 +1,4 @@
-"""Batches and the producers' state: checked before an append, replayed after it and at a start."""
+"""Batches against the producer state: checked before an append, replayed after it and at start."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check_producers(
     origin: AppendOrigin,
     transaction_version: int,
 ) -> DuplicateBatch | None:
-    """`ProducerStateManager.check` for each batch, and whether each marker's coordinator may write
-    it. Returns where they already are if one was sent before. Raises KafkaError.
+    """`ProducerStateManager.check` for each batch, and a check of the coordinator epoch of each
+    marker. Returns the original if a batch is a duplicate. Raises KafkaError.
     """
     for number, header in enumerate(headers):
         if header.producer_id >= 0:
@@ -43,9 +43,9 @@ def check_producers(
 def replay_producer(
     producers: ProducerStateManager, header: BatchHeader, marker: Marker | None
 ) -> CompletedTransaction | None:
-    """Take a batch of the log, and the marker that it may be, into the producers' state.
+    """Apply a batch of the log, and the marker it may be, to the producer state.
 
-    Returns the transaction it ended, still to be completed.
+    Returns the transaction that it completes; the caller calls `end_transaction`.
     """
     if marker is None:
         producers.update(header)
@@ -56,9 +56,7 @@ def replay_producer(
 def end_transaction(
     producers: ProducerStateManager, segment: Segment, completed: CompletedTransaction
 ) -> None:
-    """Note an aborted transaction in the index of the segment that has its marker, then complete
-    it.
-    """
+    """Add an aborted transaction to the index of the segment with its marker, then complete it."""
     if completed.is_aborted:
         stable = producers.last_stable_offset(completed)
         segment.transaction_index.append(

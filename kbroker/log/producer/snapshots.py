@@ -1,7 +1,7 @@
-"""The `.snapshot` files of one partition: producer state up to the offset in their name, to start
-without a scan.
+"""The `.snapshot` files of one partition: the producer state up to the offset in their name, so
+that a start need not read the whole log.
 
-What is inside is producer_state's; here is which exist and which may go.
+`producer_state` has the content; this module keeps the list of files and deletes old ones.
 """
 
 from __future__ import annotations
@@ -40,34 +40,36 @@ class ProducerSnapshots:
         return read_file(self.path(offset)) or b""
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write a snapshot, not synced: it goes with the next flush, and a torn one fails its CRC
-        and is left out.
+        """Write a snapshot without syncing it: the next flush does. A torn file fails its CRC and
+        is ignored.
         """
         atomic_write(self.path(offset), data, sync=False)
         self.written(offset)
 
     def written(self, offset: int) -> None:
-        """There is one now, not synced."""
+        """A snapshot for that offset was written, not synced."""
         self._is_unsynced = True
         if offset not in self.offsets:
             insort(self.offsets, offset)
 
     def take_unsynced(self) -> list[str]:
-        """At a clean stop: the newest one's path if any was written, so that it and the names are
-        synced. The next start trusts it: without one it would take the producers for unknown.
+        """For a clean stop: the path of the newest snapshot, if any was written, to be synced with
+        the folder. The next start trusts it: without it the producers would be unknown.
         """
         is_unsynced, self._is_unsynced = self._is_unsynced, False
         return [self.path(self.offsets[-1])] if is_unsynced and self.offsets else []
 
     def delete(self, offset: int) -> None:
-        """Delete one; harmless if there is none."""
+        """Delete a snapshot; no error if it does not exist."""
         slot = bisect_left(self.offsets, offset)
         if slot < len(self.offsets) and self.offsets[slot] == offset:
             del self.offsets[slot]
             unlink(self.path(offset))
 
     def forget(self, offset: int) -> str | None:
-        """Leave one to the caller to delete. Returns its path, None if there is none."""
+        """Remove a snapshot from the list; the caller deletes its file. Returns its path, None if
+        there is none.
+        """
         slot = bisect_left(self.offsets, offset)
         if slot == len(self.offsets) or self.offsets[slot] != offset:
             return None
@@ -75,14 +77,14 @@ class ProducerSnapshots:
         return self.path(offset)
 
     def delete_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Delete those at or before the start and those after the end of the log."""
+        """Delete the snapshots at or before the log start and those after the log end."""
         for offset in list(self.offsets):
             if offset > log_end_offset or offset <= log_start_offset:
                 self.delete(offset)
 
     def delete_strays(self, segment_base_offsets: Iterable[int]) -> None:
-        """Delete those that belong to no segment, but the last one if it lies beyond the last
-        segment's base.
+        """Delete the snapshots that belong to no segment, except the last one if it is after the
+        base of the last segment.
         """
         bases = set(segment_base_offsets)
         strays = [offset for offset in self.offsets if offset not in bases]

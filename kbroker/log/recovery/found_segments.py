@@ -1,4 +1,4 @@
-"""The segments whose files are in a log's folder, and whether these fit together."""
+"""Lists the segments in a log's folder, and checks that their files are consistent."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ def find_segments(
     *,
     clean_shutdown: bool,
 ) -> list[Segment]:
-    """List the segments; delete indexes without a log. Returns those that need new indexes.
+    """List the segments; delete indexes without a log file. Returns the segments whose indexes must
+    be rebuilt.
 
-    Raises KafkaError if a log is missing after a clean stop. (Kafka goes on without its records.)
+    Raises KafkaError if a log file is missing after a clean stop. (Kafka continues without its
+    records.)
     """
     unsound: list[Segment] = []
     bases = sorted(offset for offset, kind in found if kind == names.LOG)
@@ -44,7 +46,7 @@ def find_segments(
                 )
             following = next((base for base in bases if base > offset), None)
             logger.warning(
-                "%s is missing, and the records from offset %d %s with it; its %s is deleted",
+                "%s is missing: records from offset %d %s are lost; deleting its %s",
                 missing,
                 offset,
                 "on" if following is None else f"to {following - 1}",
@@ -62,7 +64,7 @@ def find_segments(
             has_transaction_index=(base_offset, names.TRANSACTION_INDEX) in found,
         )
         is_empty = clean_shutdown and not segment.size
-        # an entry, not the zeros of an index at full size
+        # an entry, not the zero padding of a preallocated index
         if is_empty and any(read_file(segment.offset_index.path, OFFSET_ENTRY_BYTES) or b""):
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"{segment.path}: it is empty, its index is not"
@@ -70,7 +72,7 @@ def find_segments(
         state.segments.add(segment)
         problem = _index_problem(state.segments, segment, found)
         if problem:
-            logger.warning("%s: %s; its indexes are rebuilt", state.topic_partition, problem)
+            logger.warning("%s: %s; rebuilding its indexes", state.topic_partition, problem)
             unsound.append(segment)
     if clean_shutdown:
         _check_closed_segments(state, found, unsound)
@@ -80,7 +82,9 @@ def find_segments(
 def _check_closed_segments(
     state: LogState, found: dict[tuple[int, str], int], unsound: list[Segment]
 ) -> None:
-    """Raises KafkaError for one that lost its end. Those with unsound indexes are read anyway."""
+    """Raises KafkaError for a segment that lost its tail. Segments with invalid indexes are not
+    checked against them.
+    """
     for number, following in enumerate(state.segments.base_offsets[1:]):
         segment = state.segments[number]
         if segment in unsound:

@@ -1,4 +1,4 @@
-"""Files that a crash leaves in a log's folder: `.deleted`, `.cleaned` and `.swap`."""
+"""Temporary files that a crash leaves in a log's folder: `.deleted`, `.cleaned` and `.swap`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from kbroker.log.storage.files import (
 
 
 def settle_temporary_files(directory: str) -> dict[tuple[int, str], int]:
-    """Delete or finish what a crash left half done. Returns (offset, kind) -> size of the files
-    that count.
+    """Delete or complete what a crash left unfinished. Returns (offset, kind) -> size of the
+    remaining files.
 
-    `.deleted` and `.cleaned` go. `.swap` is a finished clean: it takes the place of the segments it
-    covers, unless a `.cleaned` beside it says that its group was not complete.
+    `.deleted` and `.cleaned` files are deleted. `.swap` files are a completed compaction: they
+    replace the segments that they cover, unless a `.cleaned` file beside them shows that their
+    group was incomplete.
     """
     found: dict[tuple[int, str], int] = {}
     swaps: dict[tuple[int, str], int] = {}
@@ -47,7 +48,7 @@ def settle_temporary_files(directory: str) -> dict[tuple[int, str], int]:
 
 
 def parse_name(name: str) -> tuple[int, str, str] | None:
-    """names.parse_offset_name for the kinds a partition's folder has."""
+    """names.parse_offset_name, limited to the kinds of files in a partition's folder."""
     parsed = names.parse_offset_name(name)
     kinds = (names.LOG, names.INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX, names.SNAPSHOT)
     return parsed if parsed is not None and parsed[1] in kinds else None

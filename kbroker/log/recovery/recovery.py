@@ -1,10 +1,10 @@
-"""Loads a log from its folder: temporary files, segments, torn tail, producers.
+"""Loads a log from its folder: temporary files, segments, the torn tail, producer state.
 
 After a clean shutdown only the end of the last segment and the newest producer snapshot are read.
-After any other stop each segment from the one with the recovery point on is read whole: batches are
-checked, indexes and producer snapshots rebuilt, and the log is truncated before the first invalid
-batch. All of it blocks. Neighbours: `leftovers`, `found_segments` and `segment_recovery` have the
-steps.
+After any other stop every segment from the one that contains the recovery point is read completely:
+batches are checked, indexes and producer snapshots are rebuilt, and the log is truncated before the
+first invalid batch. All functions block. The steps are in `leftovers`, `found_segments` and
+`segment_recovery`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load(
     now_ms: int,
     stop: Event | None = None,
 ) -> None:
-    """Load the log in the state's folder. is_new: the folder was just made. Blocks.
+    """Load the log in the state's folder. is_new: the folder was just created. Blocks.
 
     Raises LogDirectoryError, CheckpointError, KafkaError for a damaged log, RecoveryStopped once
     `stop` is set.
@@ -67,20 +67,20 @@ def load(
         _recover_from(state, recovered_from, now_ms)
     _find_end(state, clean_shutdown=clean_shutdown, now_ms=now_ms)
     if not clean_shutdown and not is_new:
-        # what a process cut or wrote before it died may not be on disk yet: it must not come back,
-        # or go, from under what is appended now; also where it had removed all segments
+        # what the previous process truncated or wrote may not be on disk: it must neither reappear
+        # nor vanish below new records; also if it had removed all segments
         state.segments.active.log_file().sync()
         sync_directory(directory)
     epochs.truncate_from_end(state.log_end_offset)
     state.log_start_offset = max(log_start_offset, state.segments.first.base_offset)
     if not epochs.entries and state.log_start_offset < state.log_end_offset:
-        # the file is lost, or it was ahead of the log's start: all records had been deleted when
-        # it crashed
+        # the checkpoint is lost, or newer than the log start: all records had been deleted when
+        # the broker crashed
         _restore_epochs(state)
     epochs.truncate_from_start(state.log_start_offset)
     if epochs.entries != said:
-        # Also after the two truncations, as Kafka's LogLoader does: if a full disk ended a
-        # truncation that had removed the segments, the file has epochs beyond the log's end.
+        # Also after the two truncations, as Kafka's LogLoader does: if a full disk interrupted a
+        # truncation that had removed the segments, the file has epochs beyond the log end offset.
         epochs.write()
     state.snapshots.delete_strays(state.segments.base_offsets)
     rebuild_producers(state, now_ms=now_ms, clean_shutdown=clean_shutdown)
@@ -95,7 +95,9 @@ def _floor(state: LogState, offset: int) -> int:
 
 
 def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
-    """Recover the segments from the one with the recovery point on; those behind a cut go."""
+    """Recover the segments from the one that contains the recovery point; segments after a
+    truncation are removed.
+    """
     segments = state.segments
     first = segments.floor_index(recovery_point)
     state.leader_epochs.begin_recovery(segments[first].base_offset)
@@ -103,7 +105,7 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
         removed_bytes = recover_segment(state, segment, now_ms=now_ms, cut_following=True)
         if removed_bytes:
             logger.warning(
-                "%s: %d bytes of segment %d are no valid record batches: cut at offset %d",
+                "%s: %d bytes of invalid record batches in segment %d; truncating to offset %d",
                 state.topic_partition,
                 removed_bytes,
                 segment.base_offset,
@@ -113,7 +115,7 @@ def _recover_from(state: LogState, recovery_point: int, now_ms: int) -> None:
 
 
 def _restore_epochs(state: LogState) -> None:
-    """The checkpoint is empty or gone though older data is there (a machine crashed): read the
+    """The checkpoint is empty or missing though older data exists (the machine crashed): read the
     epochs from the batches.
     """
     for segment in state.segments:
@@ -128,7 +130,9 @@ def _restore_epochs(state: LogState) -> None:
 
 
 def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
-    """Set log end and recovery point; a log that ends before its start offset begins anew there."""
+    """Set log end offset and recovery point. A log that ends before its start offset is emptied and
+    starts there.
+    """
     segments = state.segments
     changed = not len(segments)
     if len(segments):
@@ -147,7 +151,7 @@ def _find_end(state: LogState, *, clean_shutdown: bool, now_ms: int) -> None:
             )
         if state.log_end_offset < state.log_start_offset:
             logger.warning(
-                "%s: the log ends at %d, before its start offset %d: all of it is deleted",
+                "%s: log end offset %d is below log start offset %d; deleting all segments",
                 state.topic_partition,
                 state.log_end_offset,
                 state.log_start_offset,

@@ -1,6 +1,6 @@
-"""Checks at each start whether the files of a segment agree, without reading them whole.
+"""Checks at each start that the files of a segment are consistent, without reading them completely.
 
-Kafka does not check that. Neighbours: `index` checks a file by itself, `found_segments` acts on the
+Kafka does not check this. Neighbours: `index` checks a file by itself, `found_segments` acts on the
 result, `tools.verify` reads everything.
 """
 
@@ -18,15 +18,15 @@ from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, BatchHeader
 from kbroker.protocol.errors import KafkaError
 
 MAX_CHECKED: Final = 1_000
-"""Aborted transactions looked up in the log, per segment: two short reads each."""
+"""Aborted transactions per segment that are looked up in the log: two short reads each."""
 
 
 def lost_tail(
     segment: Segment, following: int, *, index_bytes: int, time_index_bytes: int, compacted: bool
 ) -> str | None:
-    """The damage of a closed segment's log that its indexes show, None without any: the log is
-    empty, or the batch of the last index entry is missing. following: base offset of the next
-    segment.
+    """Damage of a closed segment's log file that its indexes reveal, None if there is none: the
+    file is empty, or the batch of the last index entry is missing. following: base offset of the
+    next segment.
     """
     if not segment.size:
         return "it is empty, its indexes are not" if index_bytes or time_index_bytes else None
@@ -39,15 +39,15 @@ def lost_tail(
         return None
     try:
         if compacted or segment.next_offset() == following:
-            return None  # the entry is wrong
+            return None  # the index entry is wrong
     except KafkaError:
         pass
     return f"it has {segment.size} bytes, its index knows of a batch at {position}"
 
 
 def wrong_transaction(segments: Segments, segment: Segment) -> str | None:
-    """Which entry of the transaction index the log contradicts. What compaction or the log's start
-    took away contradicts nothing.
+    """The entry of the transaction index that the log contradicts, as text; None if there is none.
+    Batches that compaction or DeleteRecords removed contradict no entry.
     """
     for entry in segment.transaction_index.entries()[-MAX_CHECKED:]:
         try:
@@ -60,7 +60,7 @@ def wrong_transaction(segments: Segments, segment: Segment) -> str | None:
             if problem:
                 return problem
         except KafkaError:
-            return None  # the log is damaged there, which its reader finds out
+            return None  # the log is damaged there; a reader of the log reports that
     return None
 
 

@@ -48,7 +48,7 @@ NOT_PLAIN: Final = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 class IndexRebuild:
     """The indexes of a segment under recovery, rebuilt batch by batch with the entries that appends
-    would have made.
+    would have added.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class IndexRebuild:
         self._max_timestamp_offset = segment.base_offset
 
     def batch(self, header: BatchHeader, position: int) -> None:
-        """Account for a valid batch at position."""
+        """Add a valid batch at position."""
         segment = self._segment
         last_offset = header.base_offset + header.last_offset_delta
         if header.max_timestamp > self._max_timestamp:
@@ -89,13 +89,14 @@ class IndexRebuild:
         leader_epoch: int | None,
         last_of_producers: dict[int, deque[tuple[int, ...]]],
     ) -> tuple[int, int]:
-        """Check and account for consecutive plain batches: no marker, no transaction, no new leader
+        """Check and add consecutive plain batches: without a marker, a transaction or a new leader
         epoch. Nearly all batches are plain.
 
-        data: bytes of the file from position on; the first batch begins at `at` in it. Stops before
-        the first batch that is not plain, is invalid, or is not whole in data. Returns (where that
-        batch is in data, next offset). last_of_producers: receives the headers of each producer's
-        last batches. One loop without calls, since it runs once per recovered batch.
+        data: bytes of the file from position on; `at` is where the first batch begins in data.
+        Stops before the first batch that is not plain, is invalid, or is incomplete in data.
+        Returns (the position of that batch in data, next offset). last_of_producers: receives the
+        headers of each producer's last batches. One loop without calls, since it runs once per
+        recovered batch.
         """
         unpack, size_of_header = HEADER.unpack_from, BATCH_OVERHEAD
         crc_position, interval = ATTRIBUTES_POSITION, self._interval_bytes
@@ -141,7 +142,7 @@ class IndexRebuild:
         return at, next_offset
 
     def end(self, valid_bytes: int) -> None:
-        """Cut off what follows the valid batches, close the indexes."""
+        """Truncate the file after the valid batches, close the indexes."""
         self._segment.end_recovery(valid_bytes, self._max_timestamp, self._max_timestamp_offset)
 
 
@@ -153,16 +154,17 @@ def recover_segment(
     cut_following: bool = False,
     may_cut: bool = True,
 ) -> int:
-    """Check every batch of a segment and rebuild its indexes. Returns how many bytes were cut off.
+    """Check every batch of a segment and rebuild its indexes. Returns how many bytes were
+    truncated.
 
-    cut_following: where bytes are cut off, remove the segments behind too. They are removed first
-    and the removal is synced: a crash in between must neither leave a gap nor bring them back.
-    may_cut: without it invalid bytes raise KafkaError.
+    cut_following: if this segment is truncated, remove the following segments too. They are removed
+    first, and the removal is synced: a crash in between must neither leave a gap nor restore them.
+    may_cut: if False, invalid bytes raise KafkaError.
     """
     producers = ProducerStateManager(
         state.topic_partition, expiration_ms=state.producers.expiration_ms
     )
-    scratch = copy(state)  # the producers' state at the segment's end, for its snapshot
+    scratch = copy(state)  # the producer state at the end of the segment, for its snapshot
     scratch.producers, scratch.log_end_offset = producers, segment.base_offset
     rebuild_producers(scratch, now_ms=now_ms, clean_shutdown=False)
     indexes = IndexRebuild(segment)
@@ -176,7 +178,7 @@ def recover_segment(
         )
     if removed_bytes and not cut_following:
         logger.warning(
-            "%s: the last %d bytes are no valid batches: the records from offset %d on are lost",
+            "%s: the last %d bytes are invalid record batches; records from offset %d on are lost",
             segment.path,
             removed_bytes,
             producers.map_end_offset,
@@ -194,9 +196,9 @@ def recover_segment(
 def _recover_batches(
     state: LogState, segment: Segment, indexes: IndexRebuild, producers: ProducerStateManager
 ) -> int:
-    """Account for the valid batches of a segment. Returns the position of the first invalid one.
+    """Recover the valid batches of a segment. Returns the position of the first invalid one.
 
-    Plain batches are taken in runs (`IndexRebuild.run`), all others one by one.
+    Plain batches are processed in runs (`IndexRebuild.run`), all others one by one.
     """
     file, end = LogFile(segment.path), segment.size
     position = 0
@@ -217,7 +219,7 @@ def _recover_batches(
                 last_of_producers,
             )
             if at and len(data) - at < BATCH_OVERHEAD and position + len(data) < end:
-                break  # the header of the next one may be cut off
+                break  # the next header may be incomplete
             _replay_last(producers, last_of_producers)
             try:
                 header = read_any_header(data, at)
@@ -246,8 +248,8 @@ def _recover_batch(
     batch: memoryview,
     position: int,
 ) -> bool:
-    """Check one batch and account for it. Returns whether it is valid."""
-    # the base offset lies outside the CRC: one that goes back is as much damage as a wrong CRC
+    """Check one batch and add it to the indexes. Returns whether it is valid."""
+    # the base offset is not covered by the CRC: a decreasing one is as invalid as a wrong CRC
     if (
         header.base_offset < producers.map_end_offset
         or not segment.can_hold(header.last_offset)
@@ -271,7 +273,7 @@ def _recover_batch(
 def _replay_last(
     producers: ProducerStateManager, last_of_producers: dict[int, deque[tuple[int, ...]]]
 ) -> None:
-    """Replay the last batches of each producer of a run; producer state keeps no more."""
+    """Replay the last batches of each producer of a run; the producer state keeps no others."""
     if last_of_producers:
         end_offset = producers.map_end_offset
         for headers in last_of_producers.values():

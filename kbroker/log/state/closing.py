@@ -1,8 +1,8 @@
-"""Closing logs: cleanly and many at once, or just letting go of their files.
+"""Closes logs: cleanly and many at once, or by releasing their files only.
 
-A stop of many partitions waits for syncs. A file system commits the writes of many logs in one go,
-so a batch of logs is written first and synced afterwards, by several threads, as Kafka syncs with
-num.recovery.threads.per.data.dir.
+Stopping many partitions takes as long as their syncs. A file system commits the writes of many logs
+together, so several logs are written first and synced afterwards, by several threads, as Kafka
+syncs with num.recovery.threads.per.data.dir.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kbroker.log.state.rolling import settle_jobs
 from kbroker.log.storage.files import LogDirectoryError, LogFile, rename
 
 BATCH_LOGS: Final = 50
-"""Logs that are synced together, at most; some ten descriptors each."""
+"""The most logs that are synced together; each takes some ten file descriptors."""
 
 OPEN_FILES_PER_LOG: Final = 16
-"""Of the files that logs may keep open, for each log that is synced together with others: a process
-that may open few files closes fewer logs at once.
+"""Open files of the limit per log that is synced together with others: a process that may open few
+files closes fewer logs at a time.
 """
 
 
@@ -36,11 +36,12 @@ def close_logs(
     *,
     open_files: int = BATCH_LOGS * OPEN_FILES_PER_LOG,
 ) -> None:
-    """Flush and close all cleanly: a snapshot at the end, index files cut to size. Blocks.
+    """Flush and close all logs cleanly: with a producer snapshot at the end, and index files
+    trimmed. Blocks.
 
-    pool: syncs; all else is done here. open_files: how many segments of the node may keep
-    their file open, which bounds the logs that are closed at once. Raises LogDirectoryError, and
-    also if a log failed before: it was not synced.
+    pool: runs the syncs; the rest is done in this thread. open_files: how many segments of the node
+    may keep their file open, which limits the logs that are closed at a time. Raises
+    LogDirectoryError, also if a log failed before, because that log was not synced.
     """
     left = iter(logs)
     batch_logs = min(BATCH_LOGS, max(1, open_files // OPEN_FILES_PER_LOG))
@@ -68,7 +69,7 @@ def _sync(file: Syncable) -> None:
 
 
 def _begin(log: LogState) -> Flush:
-    """Write what is pending of a log."""
+    """Write the pending data of a log."""
     if log.failure is not None:
         raise log.failure
     try:
@@ -79,7 +80,7 @@ def _begin(log: LogState) -> Flush:
 
 
 def _to_sync(log: LogState, files: Iterable[Syncable], parents: set[str]) -> list[Syncable]:
-    """Each file once, names last; those of a folder in `parents` are done."""
+    """Each file once, directories last; the folders in `parents` are already synced."""
     parent = os.fspath(log.directory.parent)
     found: dict[tuple[type, str], Syncable] = {}
     for file in files:
@@ -92,11 +93,11 @@ def _to_sync(log: LogState, files: Iterable[Syncable], parents: set[str]) -> lis
 
 
 def begin_last_flush(state: LogState) -> Flush:
-    """Write everything that a clean shutdown leaves behind. Returns what has to be synced for it.
+    """Write everything that a clean shutdown leaves on disk. Returns what has to be synced for it.
     Blocks. Raises LogDirectoryError.
     """
     settle_jobs(state)
-    state.leader_epochs.write_if_changed()  # as Kafka's, with an epoch that has no records
+    state.leader_epochs.write_if_changed()  # like Kafka, including an epoch without records
     take_snapshot(state)
     state.segments.active.close()
     flush = begin_flush(state, state.log_end_offset)
@@ -110,7 +111,7 @@ def begin_last_flush(state: LogState) -> Flush:
 
 
 def release(state: LogState) -> None:
-    """Close all descriptors; reads in flight keep theirs. Nothing is written any more."""
+    """Close all file descriptors; reads in progress keep theirs. Nothing is written any more."""
     state.closed = True
     state.jobs.drop()
     for segment in state.segments:
@@ -120,7 +121,7 @@ def release(state: LogState) -> None:
 
 
 def rename_folder(state: LogState, name: str) -> Path:
-    """Close the log and give its folder another name. Returns the new path. Blocks. Raises
+    """Close the log and rename its folder. Returns the new path. Blocks. Raises
     LogDirectoryError.
     """
     target = state.directory.with_name(name)

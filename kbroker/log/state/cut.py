@@ -1,11 +1,11 @@
 """A truncation in a worker, which changes a copy of the log's state; the log takes the copy over.
 
-`truncation` syncs files and reads a segment again for the producers: that may take seconds. So the
-log is frozen from the constructor of a `Cut` to its `settle`: the files are the worker's, the loop
-neither reads nor writes them, and an operation that cannot wait runs the rest itself
-(`LogState.thaw`). The recovery point and the log's start come down at once, and their checkpoints
-are written before anything is cut: after a crash of the machine a start would otherwise trust what
-is appended later.
+`truncation` syncs files and reads a segment again for the producer state, which may take seconds.
+So the log is frozen from the construction of a `Cut` to its `settle`: only the worker uses the
+files, the loop neither reads nor writes them, and an operation that cannot wait completes the
+truncation itself (`LogState.thaw`). Recovery point and log start offset are lowered at once, and
+their checkpoints are written before the truncation: otherwise a start after a crash of the machine
+would trust records that are appended later.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kbroker.protocol.errors import KafkaError
 
 
 class Cut(WorkerJob):
-    """offset: where the log ends then; is_full: all records go, and it begins there too.
-    checkpoints: gives those to be written first, once the state has come down. then: called once on
-    the loop after the log has taken the cut over; not if the cut failed, or the log was released
-    before.
+    """offset: the new log end offset. is_full: all records are removed, and offset is the log start
+    offset too. checkpoints: returns the checkpoints to write first, after the state was lowered.
+    then: called once on the loop after the log has taken over the result; not if the truncation
+    failed, or the log was released before.
 
-    Made while the log's queue is idle, and added to it. failure: why the log was not cut; nothing
-    is written to it any more.
+    Created while the log's queue is idle, and added to it. failure: why the truncation failed;
+    nothing more is written to the log.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Cut(WorkerJob):
         state.frozen = True
         state.truncation_count += 1
         state.on_disk_end_offset = NOT_ON_DISK
-        kept = max(offset - 1, 0)  # less than the end: see `LogDirectory.recovery_points`
+        kept = max(offset - 1, 0)  # below the log end: see `LogDirectory.recovery_points`
         limit_flushes(state, kept)
         state.recovery_point = min(state.recovery_point, kept)
         state.log_start_offset = min(state.log_start_offset, start)
@@ -83,7 +83,7 @@ class Cut(WorkerJob):
         self._worker = state.copy_for_worker()
 
     def run(self) -> None:
-        """Cut the files, and bring the copy's epochs and producers to the new end."""
+        """Truncate the files, and update the copy's epochs and producers to the new log end."""
         for checkpoint in self._checkpoints:
             checkpoint.write()
         worker = self._worker
@@ -92,14 +92,14 @@ class Cut(WorkerJob):
                 truncate_fully(worker, self._offset, now_ms=self._now_ms)
             else:
                 truncate_to(worker, self._offset, now_ms=self._now_ms)
-        except KafkaError as error:  # a damaged segment, which is no fault of the directory
+        except KafkaError as error:  # a damaged segment is no fault of the directory
             self.failure = LogDirectoryError(
                 self.path, self.verb, OSError(errno.EIO, error.message)
             )
         worker.segments.release()
 
     def settle(self) -> None:
-        """Take over what the worker made, or leave why it made nothing in `failure`."""
+        """Take over the result of the worker, or set `failure`."""
         if self.failure is not None:
             self.fail(self.failure)
             return
@@ -107,7 +107,7 @@ class Cut(WorkerJob):
         self._then()
 
     def fail(self, error: LogDirectoryError) -> None:
-        """The files may be cut in part: nothing is appended to this log any more."""
+        """The files may be truncated in part: nothing is appended to this log any more."""
         self.failure = error
         self._state.failure = self._state.failure or error
         self._state.frozen = False

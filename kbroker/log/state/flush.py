@@ -1,8 +1,8 @@
-"""One flush of a log: the files to sync, and the marks that say what is not synced yet.
+"""One flush of a log: the files to sync, and the marks of changes that are not synced yet.
 
-A flush lists what has to be synced and leaves the marks as they are. They are cleared once every
-sync has succeeded, and only those that are not newer than the flush. A flush that fails, or that is
-never carried out, is therefore repeated in full; two concurrent flushes do not rely on each other.
+A flush lists the files to sync and leaves the marks unchanged. Once every sync has succeeded, the
+marks are cleared, but only those that are not newer than the flush. A flush that fails, or is never
+carried out, is therefore repeated in full; two concurrent flushes do not depend on each other.
 Neighbours: `flushing` begins and ends flushes, `closing` begins the last one.
 """
 
@@ -17,7 +17,7 @@ UNKNOWN_CHANGE: Final = -1
 
 
 class Syncable(Protocol):
-    """A file, or the names in a directory, that a flush has to sync; safe to call in any thread."""
+    """A file or directory that a flush has to sync; safe to call in any thread."""
 
     @property
     def path(self) -> str: ...
@@ -25,7 +25,7 @@ class Syncable(Protocol):
 
 
 class DirectoryNames:
-    """The names in a directory, as a Syncable."""
+    """A directory, as a Syncable."""
 
     __slots__ = ("path",)
 
@@ -37,11 +37,11 @@ class DirectoryNames:
 
 
 class Flush:
-    """files: to be synced in this order, in any thread. up_to: everything before this offset is on
-    disk then; lowered when the log is cut or rolled meanwhile.
+    """files: to be synced in this order, in any thread. up_to: all records below this offset are
+    then on disk; lowered if the log is truncated or rolled meanwhile.
 
-    change, epoch_change: what of the folder and of the leader epochs it covers. end: told by
-    `finish` whether all was synced, on the loop.
+    change, epoch_change: the last changes of the folder and of the leader epochs that the flush
+    covers. end: called by `finish`, on the loop, with whether all files were synced.
     """
 
     __slots__ = ("_end", "change", "epoch_change", "files", "up_to")
@@ -62,20 +62,22 @@ class Flush:
         self._end = end
 
     def sync(self) -> None:
-        """Sync all here and now. Blocks. Raises LogDirectoryError."""
+        """Sync all files in this thread. Blocks. Raises LogDirectoryError."""
         for file in self.files:
             file.sync()
 
     def finish(self, *, is_synced: bool = True) -> None:
-        """All files are synced, or not: then the next flush has them again."""
+        """The files were synced; with is_synced=False they were not, and the next flush includes
+        them again.
+        """
         self._end(self, is_synced)
 
 
 class FolderChanges:
-    """The parts of a log's folder that may not be synced, each with the number of its last change;
-    0 if it is synced.
+    """Parts of a log's folder that may not be synced, each with the number of its last change; 0 if
+    it is synced.
 
-    names: of the files. topic_id: partition.metadata. folder: the folder's own name.
+    names: the file names. topic_id: partition.metadata. folder: the folder's own name.
     """
 
     __slots__ = ("folder", "last", "names", "topic_id")
@@ -87,7 +89,7 @@ class FolderChanges:
         self.folder = 0
 
     def changed(self, *, names: bool = True, topic_id: bool = False, folder: bool = False) -> None:
-        """Note a change of each of these."""
+        """Record a change of the given parts."""
         self.last += 1
         if names:
             self.names = self.last
@@ -97,7 +99,7 @@ class FolderChanges:
             self.folder = self.last
 
     def synced(self, change: int) -> None:
-        """All changes up to that one are on disk."""
+        """All changes up to that number are on disk."""
         if self.names <= change:
             self.names = 0
         if self.topic_id <= change:

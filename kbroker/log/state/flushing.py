@@ -1,6 +1,8 @@
-"""Flushing a log: what has to be synced for a recovery point, and moving that point afterwards.
+"""Flushing a log: what has to be synced for a recovery point, and the update of that point
+afterwards.
 
-Neighbours: `flush` has the value that leaves the loop, `closing` flushes for a clean stop.
+Neighbours: `flush` has the value that is passed to worker threads, `closing` flushes for a clean
+stop.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 def begin_flush(state: LogState, up_to: int) -> Flush:
-    """Begin the flush after which everything before up_to survives a crash of the machine.
+    """Begin a flush, after which all records below up_to survive a crash of the machine.
 
     Writes pending index entries and syncs nothing: call `sync` on each of `files`, in any thread,
-    then `finish`. Recovery begins at up_to then, or where the log was cut or rolled meanwhile. The
-    indexes of the active segment are left out; after a crash they are rebuilt from its log.
+    then `finish`. The recovery point is then up_to, or the offset at which the log was truncated or
+    rolled meanwhile. The indexes of the active segment are not included; after a crash they are
+    rebuilt from its log file.
     """
     changes = state.changes
     files: list[Syncable] = []
@@ -64,13 +67,15 @@ def _end_flush(state: LogState, flush: Flush, is_synced: bool) -> None:
 
 
 def limit_flushes(state: LogState, offset: int) -> None:
-    """Flushes under way do not cover what is cut and written again, or closed, from now on."""
+    """Flushes in progress do not cover records at or after offset: they are truncated and written
+    again, or their segment is closed.
+    """
     for flush in state.flushes:
         flush.up_to = min(flush.up_to, offset)
 
 
 def flush_now(state: LogState, up_to: int) -> None:
-    """Sync everything before up_to. Blocks. Raises LogDirectoryError, and
+    """Sync all records below up_to. Blocks. Raises LogDirectoryError, and
     KafkaError(KAFKA_STORAGE_ERROR) for a log that is closed or failed before.
     """
     state.thaw()
@@ -78,7 +83,7 @@ def flush_now(state: LogState, up_to: int) -> None:
     if is_synced and not state.leader_epochs.needs_flush(up_to):
         return
     if state.closed or state.failure is not None:
-        # the folder of a closed log may have another name, which is no fault of the disk
+        # a closed log may have been renamed, which is no fault of the disk
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.topic_partition} is closed")
     try:
         flush = begin_flush(state, up_to)

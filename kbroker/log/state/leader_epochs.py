@@ -1,6 +1,6 @@
 """The first offset of each leader epoch: `leader-epoch-checkpoint`. KIP-101, KIP-279.
 
-Followers and consumers find with it where two logs diverge. Entries ascend in both epoch and
+Followers and consumers use it to find where two logs diverge. Entries ascend in both epoch and
 offset.
 """
 
@@ -31,7 +31,7 @@ UNCHANGED: Final = (1 << 63) - 1
 
 
 class EpochsWrite(DiskJob):
-    """Replaces the checkpoint; not synced. data: its new content."""
+    """Replaces the checkpoint; does not sync it. data: the new content."""
 
     __slots__ = ("_data", "_path")
 
@@ -46,8 +46,8 @@ class EpochsWrite(DiskJob):
 
 
 class PendingEpochs:
-    """A checkpoint that a flush has to replace and sync, in its thread: a rename waits while the
-    file system commits. A newer write, which runs all queued ones, makes this one sync only.
+    """A checkpoint that a flush has to replace and sync in its own thread, because a rename waits
+    while the file system commits. If a newer write has run meanwhile, this one only syncs.
     """
 
     __slots__ = ("_job", "_jobs", "path")
@@ -58,7 +58,7 @@ class PendingEpochs:
         self._job = job
 
     def sync(self) -> None:
-        """Replace the file and sync it, not its name. Blocks. Raises LogDirectoryError."""
+        """Replace the file and sync it, but not the directory. Blocks. Raises LogDirectoryError."""
         self._jobs.work(self._job)
         LogFile(self.path).sync()
 
@@ -66,10 +66,10 @@ class PendingEpochs:
 class LeaderEpochCache:
     """The epochs of one partition, in memory and in its checkpoint.
 
-    The file is not replaced at each change, which would be two files' worth of work on the loop for
-    every partition that gets a leader: a flush writes it (`pending`) and syncs it, before the
-    recovery point passes the change. What lies after that is found again in the batches, and an
-    epoch that has none goes at the next start, as in Kafka.
+    The file is not replaced at each change, which would cost the loop two file operations for every
+    partition that becomes a leader: a flush writes and syncs the file (`pending`) before the
+    recovery point passes the change. Epochs after the recovery point are read from the batches
+    again, and an epoch without batches is dropped at the next start, as in Kafka.
     """
 
     __slots__ = (
@@ -87,19 +87,19 @@ class LeaderEpochCache:
     def __init__(
         self, directory: Path, *, clean_shutdown: bool = True, jobs: DiskJobs | None = None
     ) -> None:
-        """Reads the checkpoint. jobs: of the log these epochs belong to.
+        """Reads the checkpoint. jobs: those of the log.
 
-        Raises CheckpointError for a damaged one after a clean stop. After a crash of the machine
-        one that was not synced yet may hold anything: it counts as empty, and recovery finds the
-        epochs in the batches.
+        Raises CheckpointError for a damaged checkpoint after a clean stop. After a crash of the
+        machine a checkpoint that was not synced may hold anything: it counts as empty, and recovery
+        reads the epochs from the batches.
         """
         self.path = directory / names.LEADER_EPOCHS
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        self._said: list[tuple[int, int]] = []  # by the checkpoint, of what is being recovered
+        self._said: list[tuple[int, int]] = []  # the checkpoint's entries for the recovered offsets
         self._jobs = DiskJobs(os.fspath(directory)) if jobs is None else jobs
-        self._changed_from = UNCHANGED  # below this offset the file is what is here
-        self.change = 0  # counts changes, and writes that are not synced
+        self._changed_from = UNCHANGED  # below this offset file and memory are equal
+        self.change = 0  # counts changes and unsynced writes
         self.latest_epoch: int | None = None
         self.unsynced = False
         try:
@@ -109,7 +109,7 @@ class LeaderEpochCache:
         except CheckpointError as error:
             if clean_shutdown:
                 raise
-            logger.warning("%s; the epochs are read from the batches", error)
+            logger.warning("%s; reading leader epochs from the batches", error)
             self._epochs.clear()
             self._starts.clear()
             self.write()
@@ -117,7 +117,7 @@ class LeaderEpochCache:
         self._changed()
 
     def copy(self, jobs: DiskJobs) -> LeaderEpochCache:
-        """The same epochs, to be changed by themselves. jobs: write their checkpoint."""
+        """An independent copy of the epochs. jobs: write its checkpoint."""
         copy = object.__new__(LeaderEpochCache)
         for name in LeaderEpochCache.__slots__:
             setattr(copy, name, getattr(self, name))
@@ -126,7 +126,7 @@ class LeaderEpochCache:
         return copy
 
     def attach(self, jobs: DiskJobs) -> None:
-        """Write the checkpoint by these jobs from now on."""
+        """Use these jobs to write the checkpoint from now on."""
         self._jobs = jobs
 
     @property
@@ -143,7 +143,7 @@ class LeaderEpochCache:
         self._starts.append(start)
 
     def _changed_at(self, offset: int) -> None:
-        """The entries from offset on differ from those in the checkpoint file."""
+        """The entries from offset on differ from those in the file."""
         self._changed_from = min(self._changed_from, offset)
         self.change += 1
 
@@ -151,7 +151,7 @@ class LeaderEpochCache:
         self.latest_epoch = self._epochs[-1] if self._epochs else None
 
     def _queue_write(self) -> EpochsWrite:
-        """Queue a write of the epochs as they are now."""
+        """Queue a write of the current epochs."""
         entries = (
             f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)
         )
@@ -163,20 +163,20 @@ class LeaderEpochCache:
         return PendingEpochs(os.fspath(self.path), self._jobs, self._queue_write())
 
     def write(self) -> None:
-        """Replace the checkpoint here and now (no fsync), after the jobs queued before. Blocks."""
+        """Replace the checkpoint now (no fsync), after the jobs queued before. Blocks."""
         self._jobs.settle(self._queue_write())
         self._changed_from = UNCHANGED
         self.unsynced = True
         self.change += 1
 
     def write_if_changed(self) -> None:
-        """Replace the checkpoint if it does not say what is here."""
+        """Replace the checkpoint if it differs from the current epochs."""
         if self._changed_from != UNCHANGED:
             self.write()
 
     def pending(self, log_end_offset: int) -> list[PendingEpochs | LogFile]:
-        """The files that a flush has to sync so that the checkpoint is right below that offset.
-        Call `synced` with the present `change` once it is.
+        """The files that a flush has to sync so that the checkpoint is correct below that offset.
+        Call `synced` with the current `change` after the sync.
         """
         if self._changed_from < log_end_offset:
             return [self._pending()]
@@ -187,18 +187,18 @@ class LeaderEpochCache:
         return []
 
     def synced(self, change: int) -> None:
-        """The pending files are synced as of that change; a later change is still to be flushed."""
+        """The pending files are synced up to that change; a later change is not flushed yet."""
         if change == self.change:
             self._changed_from = UNCHANGED
             self.unsynced = False
 
     def needs_flush(self, log_end_offset: int) -> bool:
-        """Whether what holds below that offset may not be on disk."""
+        """Whether the epochs below that offset may not be on disk."""
         return self.unsynced or self._changed_from < log_end_offset
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Say that epoch begins at start_offset. Entries it contradicts go. Returns whether
-        anything changed.
+        """Set the start offset of an epoch. Entries that contradict it are removed. Returns whether
+        any entry changed.
         """
         if epoch < 0 or start_offset < 0:
             return False
@@ -209,8 +209,8 @@ class LeaderEpochCache:
         return True
 
     def begin_recovery(self, offset: int) -> None:
-        """The batches from offset on are about to be read: what they say counts, not what a
-        checkpoint says that may be older or newer than they are.
+        """The batches from offset on are about to be read: their epochs count, not those of a
+        checkpoint that may be older or newer.
         """
         slot = bisect_left(self._starts, offset)
         self._changed_at(offset)
@@ -219,9 +219,10 @@ class LeaderEpochCache:
         self._changed()
 
     def recover(self, epoch: int, previous_end: int, offset: int) -> None:
-        """A batch at offset is of epoch, the one before it ended at previous_end.
+        """A batch at offset has this epoch, and the batch before it ended at previous_end.
 
-        Epochs that the checkpoint has begin between the two stay: compaction took their batches.
+        Epochs of the checkpoint that start between the two offsets are kept: compaction removed
+        their batches.
         """
         latest = -1 if self.latest_epoch is None else self.latest_epoch
         if epoch <= latest:
@@ -250,7 +251,7 @@ class LeaderEpochCache:
         return self._epochs[slot - 1], self._starts[slot]
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote offset."""
+        """The epoch of the record at offset, None if unknown."""
         slot = bisect_right(self._starts, offset)
         return self._epochs[slot - 1] if slot else None
 
@@ -259,7 +260,7 @@ class LeaderEpochCache:
         return self._epochs[-2] if len(self._epochs) > 1 else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after end_offset."""
+        """Remove epochs that start at or after end_offset."""
         slot = bisect_left(self._starts, end_offset)
         if slot < len(self._starts):
             self._changed_at(self._starts[slot])
@@ -267,8 +268,8 @@ class LeaderEpochCache:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before start_offset; the one it lies in begins there from
-        now on.
+        """Remove epochs that end at or before start_offset; the epoch that contains it starts there
+        from now on.
         """
         slot = bisect_right(self._starts, start_offset)
         if slot > 1 or (slot == 1 and self._starts[0] != start_offset):
@@ -277,14 +278,14 @@ class LeaderEpochCache:
             self._changed_at(0)
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
-        """Hold these entries, (epoch, start offset) ascending, in place of all there are."""
+        """Replace all entries by these, (epoch, start offset) ascending."""
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self._changed()
         self.write()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         if self._epochs:
             self._epochs.clear()
             self._starts.clear()

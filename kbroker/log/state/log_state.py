@@ -1,8 +1,8 @@
-"""The state of one partition's log: all of it, in one place.
+"""The complete state of one partition's log.
 
 `PartitionLog` is this class with the operations that other rooms call. Recovery fills the state in;
 the functions of this room (`truncation`, `retention`, `flushing`, `rolling`, `closing`) and the
-cleaner read and change it, on the loop thread. `check` states what holds between the fields.
+cleaner read and change it, on the loop thread. `check` states the invariants between the fields.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ from kbroker.settings.views.log_config import LogConfig
 NOT_ON_DISK: Final = -1
 
 WORKER_OPEN_FILES: Final = 4
-"""Segments that a worker keeps open at a time."""
+"""How many segments a worker keeps open at a time."""
 
 
 class RecoveryStopped(Exception):
-    """The start was told to stop. The files are as a crash at this moment would leave them."""
+    """The start was told to stop. The files are in a state that a crash could also have left."""
 
 
 class LogState:
     """log_start_offset is inclusive, log_end_offset exclusive. recovery_point: everything before it
-    is on disk. high_watermark: set by replication; None while no replication is attached, and then
-    log_end_offset counts. cleaner_offset: compacted up to there, None never.
+    is on disk. high_watermark: set by replication; None while no replication is attached, in which
+    case log_end_offset is used. cleaner_offset: the log is compacted up to this offset; None if it
+    never was.
 
-    failure: the fault after which nothing more is written here (its directory is offline). closed:
-    the log has released its files. frozen: a worker cuts the log (`cut`), whose files are neither
-    read nor written here meanwhile; never of a log that is led. truncation_count: since the log was
-    opened; a cleaning round ends when it rises. first_unflushed_ms: when the oldest record was
-    appended that is not flushed.
+    failure: the fault after which nothing more is written to the log (its directory is offline).
+    closed: the log has released its files. frozen: a worker truncates the log (`cut`), and the loop
+    neither reads nor writes its files meanwhile; never set for a log that this broker leads.
+    truncation_count: since the log was opened; a cleaning round ends when it rises.
+    first_unflushed_ms: when the oldest unflushed record was appended.
 
-    changes: names and small files of the folder that are not synced. flushes: those under way.
-    jobs: changes of files that have not been made yet, or not been settled. roll_under_way: the one
-    among them. on_disk_end_offset: log_end_offset while no file has changed since a
-    clean shutdown, NOT_ON_DISK otherwise. last_snapshot_offset: of the newest producer snapshot
-    that was written or loaded. on_rolled: called after a roll, so that the closed segment is
-    flushed off the loop. stop: set when the start is to stop; None once the log is loaded.
+    changes: file names and small files of the folder that are not synced. flushes: those in
+    progress. jobs: file changes that have not been run or not been settled. roll_under_way: the
+    roll among them. on_disk_end_offset: log_end_offset while no file has changed since a clean
+    shutdown, NOT_ON_DISK otherwise. last_snapshot_offset: that of the newest producer snapshot that
+    was written or loaded. on_rolled: called after a roll, so that the closed segment is flushed off
+    the loop. stop: set when the start is to stop; None once the log is loaded.
     """
 
     __slots__ = (
@@ -137,13 +138,13 @@ class LogState:
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments' logs."""
+        """Total size of all segments' log files."""
         return self.segments.size_bytes
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest transaction that is open or whose end is not replicated yet;
-        None: all stable.
+        """First offset of the oldest transaction that is open or whose marker is not replicated
+        yet; None if there is none.
         """
         producers = self.producers
         if not (producers.ongoing or producers.unreplicated):
@@ -153,21 +154,23 @@ class LogState:
 
     @property
     def deletable_offset(self) -> int:
-        """Records below this offset may be deleted: the high watermark, within the log."""
+        """Records below this offset may be deleted: the high watermark, limited to the log's
+        offsets.
+        """
         if self.high_watermark is None:
             return self.log_end_offset
         return min(self.high_watermark, self.log_end_offset)
 
     def thaw(self) -> None:
-        """Finish here and now what a worker does to a frozen log. Blocks. Raises
+        """Complete in this thread what a worker is doing to a frozen log. Blocks. Raises
         LogDirectoryError.
         """
         if self.frozen:
             self.jobs.settle()
 
     def copy_for_worker(self) -> LogState:
-        """A state of the same files, for a worker to change. The segments themselves are the
-        worker's until `take_over_worker`.
+        """A state of the same files, for a worker to change. Only the worker uses the segments
+        until `take_over_worker`.
         """
         copy = object.__new__(LogState)
         for name in LogState.__slots__:
@@ -186,7 +189,7 @@ class LogState:
         return copy
 
     def take_over_worker(self, copy: LogState) -> None:
-        """Continue with what a worker made of a copy."""
+        """Take over the copy that a worker has changed."""
         segments = copy.segments
         segments.take_back(self.segments, self.jobs)
         self.segments = segments
@@ -213,8 +216,8 @@ class LogState:
             raise RecoveryStopped
 
     def check(self) -> None:
-        """Raise InvariantError unless the fields agree with each other. For a log at rest: loaded,
-        and between two operations.
+        """Raise InvariantError unless the fields are consistent. For a loaded log, between two
+        operations.
         """
         segments = self.segments
         rules = (

@@ -1,4 +1,6 @@
-"""Brings the producers' state of a log to the log's end: newest snapshot, then later batches."""
+"""Brings the producer state of a log to the log end: the newest snapshot, then the batches after
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def take_snapshot(state: LogState) -> None:
-    """Write the producers' state at its map_end_offset, if that is new."""
+    """Write a snapshot of the producer state at its map_end_offset, unless there is one."""
     offset = state.producers.map_end_offset
     if offset > state.last_snapshot_offset:
         state.snapshots.write(offset, state.producers.to_snapshot())
@@ -25,7 +27,7 @@ def take_snapshot(state: LogState) -> None:
 
 
 def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> None:
-    """Bring the producers' state to log_end_offset: newest snapshot, then the batches after it.
+    """Bring the producer state to log_end_offset: the newest snapshot, then the batches after it.
 
     Also called after a truncation. Leaves a snapshot at the end offset and at the last two
     segments, so that the next start has less to read.
@@ -34,7 +36,7 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
     bases = segments.base_offsets
     wanted = {*bases[-2:], end}
     if clean_shutdown and state.snapshots.latest is None and _is_without_producers(state):
-        # written by a broker that knew no snapshots: no scan of everything, as in Kafka
+        # written by a Kafka without producer snapshots: not scanned completely, as in Kafka
         for offset in sorted(wanted):
             producers.map_end_offset = offset
             take_snapshot(state)
@@ -64,7 +66,7 @@ def rebuild_producers(state: LogState, *, now_ms: int, clean_shutdown: bool) -> 
 
 
 def _is_without_producers(state: LogState) -> bool:
-    """Whether the last batch is of a format that knows no producers, or there is none."""
+    """Whether the last batch has a format without producer ids, or there is no batch."""
     segment = next((each for each in list(state.segments)[::-1] if each.size), None)
     if segment is None:
         return True
@@ -75,7 +77,7 @@ def _is_without_producers(state: LogState) -> bool:
 
 
 def _load_snapshot(state: LogState, now_ms: int) -> None:
-    """Load the newest sound snapshot; unsound ones are deleted."""
+    """Load the newest valid snapshot; invalid ones are deleted."""
     state.producers.clear(state.log_start_offset)
     state.last_snapshot_offset = state.log_start_offset
     while (offset := state.snapshots.latest) is not None:
@@ -87,7 +89,10 @@ def _load_snapshot(state: LogState, now_ms: int) -> None:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise InvariantError(f"unexpected error {error.code!r} from a snapshot") from error
             logger.warning(
-                "%s: snapshot %d: %s; it is deleted", state.topic_partition, offset, error.message
+                "%s: invalid producer snapshot %d: %s; deleting it",
+                state.topic_partition,
+                offset,
+                error.message,
             )
             state.snapshots.delete(offset)
         else:

@@ -1,4 +1,4 @@
-"""Retention: which of the oldest segments are due - by time, size or the log's start - and their
+"""Retention: which of the oldest segments are due by time, size or log start offset, and their
 removal.
 """
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def count_expired(
     segments: Segments, config: LogConfig, now_ms: int, *, upper_offset: int, end: int
 ) -> int:
-    """How many segments from the oldest on have only records older than retention.ms."""
+    """How many of the oldest segments have only records older than retention.ms."""
     if not config.delete or config.retention_ms < 0:
         return 0
     return _count(
@@ -34,7 +34,7 @@ def count_expired(
 
 
 def count_excess(segments: Segments, config: LogConfig, *, upper_offset: int, end: int) -> int:
-    """How many segments from the oldest on can go so that retention.bytes still remain."""
+    """How many of the oldest segments can be removed so that at least retention.bytes remain."""
     if not config.delete or config.retention_bytes < 0:
         return 0
     excess_bytes = segments.size_bytes - config.retention_bytes
@@ -50,14 +50,16 @@ def count_excess(segments: Segments, config: LogConfig, *, upper_offset: int, en
 
 
 def count_before_start(segments: Segments, log_start_offset: int) -> int:
-    """How many segments lie wholly before the log's start."""
+    """How many segments lie completely below the log start offset."""
     return sum(1 for base in segments.base_offsets[1:] if base <= log_start_offset)
 
 
 def _count(
     segments: Segments, is_due: Callable[[Segment], bool], *, upper_offset: int, end: int
 ) -> int:
-    """Nothing at or above upper_offset (the high watermark) goes, nor an empty active segment."""
+    """Counts the leading segments for which is_due holds, up to upper_offset (the high watermark,
+    exclusive); an empty active segment is not counted.
+    """
     count = 0
     for index, segment in enumerate(segments):
         is_last_and_empty = segment is segments.active and segment.size == 0
@@ -70,8 +72,8 @@ def _count(
 
 
 def delete_records_before(state: LogState, offset: int) -> bool:
-    """Move the log's start up to offset (DeleteRecords). Files are deleted by the next retention
-    run. Returns whether the start moved.
+    """Advance the log start offset to offset (DeleteRecords). Files are deleted by the next
+    retention run. Returns whether it advanced.
 
     Raises KafkaError(OFFSET_OUT_OF_RANGE) beyond the high watermark.
     """
@@ -85,7 +87,7 @@ def delete_records_before(state: LogState, offset: int) -> bool:
 
 
 def move_start(state: LogState, offset: int) -> bool:
-    """Make offset the log's start unless it begins there or later. Returns whether it moved."""
+    """Make offset the log start offset unless that is at or above it. Returns whether it moved."""
     if offset <= state.log_start_offset:
         return False
     state.log_start_offset = offset
@@ -97,9 +99,9 @@ def move_start(state: LogState, offset: int) -> bool:
 
 
 def delete_old_segments(state: LogState, now_ms: int, *, defer: bool) -> int:
-    """Remove segments by retention.ms and retention.bytes (cleanup.policy delete) and those before
-    the log's start. Returns how many. Their files are renamed now; with `defer` by the thread that
-    works off `jobs`. `delete_due_files` deletes them.
+    """Remove segments by retention.ms and retention.bytes (cleanup.policy delete) and those below
+    the log start offset. Returns how many. Their files are renamed now, or with `defer` by the
+    thread that runs `jobs`. `delete_due_files` deletes them.
     """
     segments, config = state.segments, state.config
     upper, end = state.deletable_offset, state.log_end_offset
@@ -124,7 +126,7 @@ def _remove_oldest(state: LogState, count: int, now_ms: int, why: str, defer: bo
         state.failure = error
         raise
     logger.info(
-        "%s: %d segments deleted by %s, the log begins at %d",
+        "%s: deleted %d segments by %s; log start offset is %d",
         state.topic_partition,
         count,
         why,

@@ -1,9 +1,9 @@
-"""A roll: the active segment is closed, a new one takes its place, and the producers' state gets a
-snapshot. Five files change their names or sizes.
+"""A roll: closes the active segment, creates a new one, and writes a producer snapshot. Five files
+are created or change size.
 
-Nothing is appended while a roll is under way. A crash leaves an empty last segment or none.
-Neighbours: `rolling` begins rolls, at most one per log; `replication.preparation` has a worker run
-them.
+Nothing is appended while a roll is in progress. After a crash there is an empty last segment, or
+none. Neighbours: `rolling` begins rolls, at most one per log; `replication.preparation` lets a
+worker run them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kbroker.settings.views.log_config import LogConfig
 
 
 class Roll(WorkerJob):
-    """base_offset: of the new segment. then: called once on the loop, with the fault if there is
-    no new segment; not after the queue was dropped. snapshots: None if no new producer snapshot is
-    needed. failure: why there is no new segment.
+    """base_offset: that of the new segment. then: called once on the loop, with the fault if no
+    segment was created; not after the queue was dropped. snapshots: None if no new producer
+    snapshot is needed. failure: why no segment was created.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Roll(WorkerJob):
         self._new: Segment | None = None
 
     def run(self) -> None:
-        """Trim the indexes of the old segment, make the files of the new one."""
+        """Trim the indexes of the old segment, create the files of the new one."""
         for trim in self._trims:
             trim.run()
         new = self._create()
@@ -88,7 +88,7 @@ class Roll(WorkerJob):
         self._new = new
 
     def settle(self) -> None:
-        """Add the new segment to the log, or leave why there is none in `failure`."""
+        """Add the new segment to the log, or set `failure`."""
         new = self._new
         if new is None:
             raise RuntimeError("the files were not made")
@@ -108,8 +108,8 @@ class Roll(WorkerJob):
 
 
 class RollDue:
-    """Checked batches that belong into a new segment; nothing has been appended. A worker calls
-    `roll.work`; then, on the loop, `roll.end`, and `append_checked` continues with `checked`.
+    """Checked batches that need a new segment; nothing has been appended. A worker calls
+    `roll.work`; then, on the loop, call `roll.end`, and `append_checked` with `checked`.
     """
 
     __slots__ = ("checked", "roll")

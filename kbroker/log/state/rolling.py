@@ -1,4 +1,4 @@
-"""Rolling a log to a new segment. At most one roll of a log is under way; `roll` is its job."""
+"""Rolling a log to a new segment. At most one roll of a log is in progress; `roll` is its job."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 def roll_now(state: LogState, now_ms: int, base_offset: int = 0) -> Segment:
-    """Close the active segment and begin one at base_offset (not before the log's end). Returns the
-    new one. Blocks. Raises LogDirectoryError.
+    """Close the active segment and create one at base_offset (not below the log end offset).
+    Returns the new segment. Blocks. Raises LogDirectoryError.
     """
     settle_roll(state)
     base_offset = max(state.log_end_offset, base_offset)
     active = state.segments.active
     if active.base_offset != base_offset or active.size:
         roll = _prepare(state, now_ms, base_offset)
-        roll.run()  # not queued: it need not wait for the names of retired segments
+        roll.run()  # not queued: need not wait for the renames of retired segments
         roll.settle()
         if roll.failure is not None:
             raise roll.failure
@@ -31,8 +31,8 @@ def roll_now(state: LogState, now_ms: int, base_offset: int = 0) -> Segment:
 
 
 def begin_roll(state: LogState, now_ms: int, base_offset: int) -> Roll:
-    """The roll under way, or a new one in the log's queue. An operation that cannot wait for a
-    worker finishes it (`settle_roll`).
+    """The roll in progress, or a new one in the log's queue. An operation that cannot wait for a
+    worker completes it (`settle_roll`).
     """
     roll = state.roll_under_way
     if roll is None:
@@ -57,7 +57,9 @@ def _prepare(state: LogState, now_ms: int, base_offset: int) -> Roll:
 
 
 def settle_roll(state: LogState) -> None:
-    """Finish the roll under way, or the cut, here and now. Blocks. Raises LogDirectoryError."""
+    """Complete the roll or truncation in progress, in this thread. Blocks. Raises
+    LogDirectoryError.
+    """
     state.thaw()
     roll = state.roll_under_way
     if roll is not None:
@@ -67,7 +69,7 @@ def settle_roll(state: LogState) -> None:
 
 
 def settle_jobs(state: LogState) -> None:
-    """Finish all jobs of the log here and now. Blocks. Raises LogDirectoryError."""
+    """Complete all jobs of the log in this thread. Blocks. Raises LogDirectoryError."""
     settle_roll(state)
     state.jobs.settle()
 
@@ -79,11 +81,11 @@ def _rolled(state: LogState, has_snapshot: bool, new: Segment | LogDirectoryErro
         return
     if has_snapshot:
         state.last_snapshot_offset = new.base_offset
-    new.index_interval_bytes = state.config.index_interval_bytes  # perhaps changed meanwhile
+    new.index_interval_bytes = state.config.index_interval_bytes  # may have changed meanwhile
     state.changes.changed()
-    # the indexes were closed only now: the recovery point passes them once they are synced
+    # the indexes were closed just now: the recovery point moves once they are synced
     state.recovery_point = min(state.recovery_point, new.base_offset - 1)
     limit_flushes(state, new.base_offset - 1)
-    logger.info("%s: rolled to a new segment at %d", state.topic_partition, new.base_offset)
+    logger.info("%s: rolled a new segment at offset %d", state.topic_partition, new.base_offset)
     if state.on_rolled is not None:
         state.on_rolled(state)

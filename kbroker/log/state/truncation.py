@@ -1,4 +1,4 @@
-"""Truncation: cutting a log at an offset, and removing whole segments for it or for retention."""
+"""Truncating a log to an offset, and removing whole segments for truncation or retention."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def remove_segments(
     defer: bool = False,
 ) -> None:
     """Remove segments and their producer snapshots; the files are deleted after
-    file.delete.delay.ms. sync: also sync the names, for a caller that cuts the segment in front of
-    them next: a crash of the machine could keep that cut and bring these segments back behind it.
-    defer: leave the renames to the thread that works off `jobs`; otherwise all pending jobs
-    are run here.
+    file.delete.delay.ms. sync: also sync the folder, for a caller that then truncates the preceding
+    segment: a crash of the machine could keep that truncation and restore these segments after it.
+    defer: leave the renames to the thread that runs `jobs`; otherwise all pending jobs are run in
+    this thread.
     """
     due_ms = now_ms + state.config.file_delete_delay_ms
     for segment in removed:
@@ -48,8 +48,8 @@ def remove_segments(
 
 def cut_segments(state: LogState, offset: int, *, now_ms: int) -> None:
     """Make offset the end of the last segment, which becomes the active one. The batch that
-    contains offset and all later records are removed, and the removal is synced: a crash of the
-    machine can't bring them back behind later appends. Blocks.
+    contains offset and all later records are removed, and the removal is synced: after a crash of
+    the machine they cannot reappear behind later appends. Blocks.
     """
     segments, config = state.segments, state.config
     remove_segments(state, segments.at_or_after(offset + 1)[::-1], now_ms=now_ms, sync=True)
@@ -69,8 +69,8 @@ def cut_segments(state: LogState, offset: int, *, now_ms: int) -> None:
 
 
 def truncate_to(state: LogState, offset: int, *, now_ms: int) -> bool:
-    """Make offset the log's end; a batch that contains it is removed as a whole. Returns whether
-    anything was cut. Blocks. Raises LogDirectoryError.
+    """Truncate the log to offset; a batch that contains it is removed as a whole. Returns whether
+    any records were removed. Blocks. Raises LogDirectoryError.
     """
     if offset < 0:
         raise InvariantError(f"{state.topic_partition}: truncation to {offset}")
@@ -95,8 +95,8 @@ def truncate_to(state: LogState, offset: int, *, now_ms: int) -> bool:
 
 
 def truncate_fully(state: LogState, offset: int, *, now_ms: int) -> None:
-    """Delete all records; the empty log begins at offset. Blocks. Raises LogDirectoryError."""
-    logger.info("%s: truncated fully, begins at offset %d", state.topic_partition, offset)
+    """Delete all records; the empty log starts at offset. Blocks. Raises LogDirectoryError."""
+    logger.info("%s: truncated fully; log start offset is %d", state.topic_partition, offset)
     try:
         settle_roll(state)
         remove_segments(state, list(state.segments)[::-1], now_ms=now_ms)
@@ -112,7 +112,7 @@ def truncate_fully(state: LogState, offset: int, *, now_ms: int) -> None:
 
 
 def _sync_epochs(state: LogState) -> None:
-    """Write and sync the leader epochs, and sync all names of the folder."""
+    """Write and sync the leader epochs, and sync the folder."""
     state.leader_epochs.write()
     LogFile(os.fspath(state.leader_epochs.path)).sync()
     state.leader_epochs.unsynced = False

@@ -1,4 +1,4 @@
-"""Reading the batches of a segment's file from one end to the other, unchecked."""
+"""Reads the batches of a segment's file from a position to its end, without checking them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ READ_CHUNK_BYTES: Final = 1024 * 1024
 
 
 def read_batches(path: str, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Headers and bytes of the batches, or old messages, in a file from position (where one
-    begins) to end; unchecked.
+    """Headers and bytes of the batches, or old messages, in a file from position (where one begins)
+    to end. They are not checked.
 
-    Stops without a word where the bytes are no whole batch.
+    Stops silently where the bytes are no whole batch.
     """
     file = LogFile(path, read_only=True)
     while position < end:

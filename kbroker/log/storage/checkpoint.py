@@ -1,9 +1,9 @@
 """The small text files of a log directory: offset checkpoints, partition.metadata, the
 clean-shutdown marker.
 
-All are replaced by way of `<name>.tmp`. A file that cannot be read is the user's to mend (a tool
-wrote into it, or the disk lost it): CheckpointError, which the manager turns into a StartupError
-or, as Kafka does, into "no checkpoint".
+All are replaced through `<name>.tmp`. A file that cannot be read (a tool changed it, or the disk
+damaged it) raises CheckpointError; the manager turns that into a StartupError, so that the user can
+repair it, or, as Kafka does, ignores the file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is not what Kafka writes: says which file, which line and what was
-    expected.
+    """A checkpoint that does not have Kafka's format; the message has the file, the line and what
+    was expected.
     """
 
 
 def read_entries(path: Path, field_count: int) -> Iterator[list[str]]:
-    """The entries of a Kafka checkpoint (`0`, number of entries, one per line); nothing if missing
-    or empty.
+    """The entries of a Kafka checkpoint (`0`, number of entries, one per line); no entries if the
+    file is missing or empty.
     """
     data = read_file(path)
     if not data:
@@ -84,8 +84,8 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int], *, sync: bo
 
 
 class CheckpointFile:
-    """A `topic partition offset` file that several threads write: one at a time, and content that
-    was prepared later is not replaced by earlier content.
+    """A `topic partition offset` file that several threads write: one thread at a time, and newer
+    content is never replaced by older.
     """
 
     __slots__ = ("_lock", "_prepared", "_written", "path")
@@ -97,7 +97,7 @@ class CheckpointFile:
         self._written = 0
 
     def prepare(self, offsets: Mapping[TopicPartition, int]) -> Checkpoint:
-        """What is to be in the file now; called on the loop."""
+        """Prepare the content of the file; called on the loop."""
         self._prepared += 1
         return Checkpoint(self, offsets, self._prepared)
 
@@ -110,8 +110,8 @@ class CheckpointFile:
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint: a copy, for whatever thread writes it. number: counts what was
-    prepared for the file.
+    """The content of a checkpoint: a copy that any thread may write. number: the sequence number of
+    the content.
     """
 
     file: CheckpointFile
@@ -123,22 +123,22 @@ class Checkpoint(NamedTuple):
         return self.file.path
 
     def write(self) -> None:
-        """Replace the file, synced, unless it has later content. Blocks. Raises
+        """Replace the file and sync it, unless it has newer content. Blocks. Raises
         LogDirectoryError.
         """
         self.file.write(self)
 
 
 def read_topic_id_after_stop(directory: Path, *, clean_shutdown: bool) -> Uuid | None:
-    """The topic id in partition.metadata. After a crash of the machine a file that was not synced
-    yet may hold anything: the metadata log knows the id too, and has it written again.
+    """The topic id in partition.metadata. After a crash of the machine an unsynced file may hold
+    anything; None then, and the file is written again with the id from the metadata log.
     """
     try:
         return read_topic_id(directory)
     except CheckpointError as error:
         if clean_shutdown:
             raise
-        logger.warning("%s; written anew once the metadata names the topic", error)
+        logger.warning("%s; rewriting it once the topic is in the metadata", error)
         return None
 
 

@@ -1,11 +1,11 @@
-"""Logs that were closed in order and cannot be opened as they were closed.
+"""Logs that were closed cleanly and cannot be opened.
 
-Recovery would cut such a log to what is sound, and acknowledged records would be gone for good. So
-it is offline and its folder stays as it is, while all other logs serve. Which logs those are is
-kept in `kbroker-damaged-logs` of their directory (a checkpoint of recovery points): neither a crash
-of the broker nor any number of starts may turn them into logs that are recovered. A log is in that
-file or in the recovery points, never in both; one that a clean stop left in neither is recovered,
-so removing the file is how to go on without what is lost (docs/adr/0013).
+Recovery would truncate such a log before the damage, and acknowledged records would be lost. So the
+log is offline and its folder is left unchanged, while all other logs are served. These logs are
+listed in `kbroker-damaged-logs` of their directory (a checkpoint of recovery points): neither a
+crash of the broker nor any number of restarts may turn them into logs that are recovered. A log is
+in that file or in the recovery points, never in both; a log that a clean stop left in neither is
+recovered, so an operator who accepts the loss removes the file (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from kbroker.log.storage.files import LogDirectoryError
 _OF_ONE_FILE: Final = frozenset(
     {errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP}
 )
-"""The system refuses a file for what it is (a folder, a file of another user); the disk works."""
+"""The system refuses to open a file because of its type or owner (a folder, a file of another
+user); the disk works.
+"""
 
 
 class DamagedLogError(Exception):
-    """A log's files contradict the clean stop behind it. Says which file, and what is wrong."""
+    """A log's files are inconsistent although it was closed cleanly. The message has the file and
+    the fault.
+    """
 
 
 class DamagedLog(NamedTuple):
-    """A log that cannot be opened. was_clean: it was closed cleanly."""
+    """A log that cannot be opened. was_clean: the log was closed cleanly."""
 
     folder: Path
     recovery_point: int
@@ -38,18 +42,18 @@ class DamagedLog(NamedTuple):
 
     @property
     def is_future(self) -> bool:
-        """Whether it should have taken the place of a log in another directory."""
+        """Whether the log was a future one, to replace a log in another directory."""
         return self.folder.name.endswith(names.FUTURE_SUFFIX)
 
 
 def damage_told_by(error: Exception, log_directory: Path) -> str | None:
-    """What happened to one log and what to do, in one line, by the error of opening it. None if its
-    disk fails, and with it the whole directory.
+    """One line for the user, with the damage of one log and the remedy, from the error of opening
+    it. None if the disk failed, and with it the whole directory.
     """
     if isinstance(error, DamagedLogError):
         return (
             f"{error}: damaged after a clean stop; put the file back, or stop the broker and "
-            f"remove {log_directory / names.DAMAGED_LOGS} to go on without what is lost"
+            f"remove {log_directory / names.DAMAGED_LOGS} to continue without the lost records"
         )
     if isinstance(error, CheckpointError):
         return f"{error}; mend the file, or remove it to do without it"

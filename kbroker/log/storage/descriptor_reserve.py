@@ -1,11 +1,11 @@
-"""Descriptors that are kept for the files of logs while connections take all others.
+"""A reserve of file descriptors for the files of logs, in case connections use up all others.
 
-A process that has no descriptor left cannot open a log file. That is no failure of the disk, so no
-log directory goes offline for it. To keep it from happening the reserve holds descriptors of the
-null device open: if an open fails for lack of a descriptor, one of these is closed and the open
-is repeated. While the reserve is not full, connections are refused (`server/network/descriptors`).
-Descriptors belong to the process, and worker threads open files too: hence one reserve for all
-brokers of a process, with a lock. It is as large as the largest that one of them asked for.
+A process without a free descriptor cannot open a log file. That is no disk failure, so it takes no
+log directory offline. To prevent it the reserve holds descriptors of the null device open: if an
+open fails for lack of a descriptor, one of them is closed and the open is repeated. While the
+reserve is not full, connections are refused (`server/network/descriptors`). Descriptors belong to
+the process, and worker threads open files too: hence one reserve for all brokers of a process, with
+a lock. Its size is the largest that one of the brokers requested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-"""The process, or the system, has no more."""
+"""Errors of a process, or a system, without a free descriptor."""
 
 
 class DescriptorReserve:
@@ -29,16 +29,16 @@ class DescriptorReserve:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._sizes: list[int] = []  # that brokers of this process asked for
+        self._sizes: list[int] = []  # requested by brokers of this process
         self._spare: list[int] = []
 
     @property
     def missing(self) -> int:
-        """How many descriptors were lent and could not be replaced."""
+        """How many descriptors were closed for an open and not replaced yet."""
         return max(self._sizes, default=0) - len(self._spare)
 
     def hold(self, size: int) -> None:
-        """Keep so many from now on: a broker starts."""
+        """A broker starts: hold at least that many descriptors."""
         with self._lock:
             self._sizes.append(size)
         self.refill()
@@ -51,7 +51,7 @@ class DescriptorReserve:
                 os.close(self._spare.pop())
 
     def refill(self) -> bool:
-        """Replace what was lent. Returns whether the reserve is full."""
+        """Reopen the descriptors that were closed. Returns whether the reserve is full."""
         if self.missing <= 0:
             return True
         with self._lock:
@@ -64,8 +64,8 @@ class DescriptorReserve:
         return True
 
     def lend(self) -> bool:
-        """Close one, so that the next open finds a descriptor. Returns whether there was one. In
-        any thread.
+        """Close one descriptor, so that the next open succeeds. Returns whether there was one.
+        Callable in any thread.
         """
         with self._lock:
             if not self._spare:
@@ -79,7 +79,7 @@ RESERVE: Final = DescriptorReserve()
 
 def opening(attempt: Callable[[], T]) -> T:
     """The result of attempt, which opens a file or a directory. It is repeated while it fails for
-    lack of a descriptor and the reserve has one. Raises what attempt raises.
+    lack of a descriptor and the reserve is not empty. Raises what attempt raises.
     """
     while True:
         try:

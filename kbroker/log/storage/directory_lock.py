@@ -1,4 +1,6 @@
-"""The `.lock` of a log directory: one broker at a time, be it this one or Apache Kafka."""
+"""The `.lock` of a log directory, which only one broker at a time can hold, kbroker or Apache
+Kafka.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ LOCK_FILE: Final = ".lock"
 
 
 class DirectoryLock:
-    """The `.lock` of a log directory, held as long as the broker runs. The system frees it when the
-    process dies.
+    """The `.lock` of a log directory, held as long as the broker runs. The system releases it when
+    the process dies.
     """
 
     __slots__ = ("_fd", "path")
@@ -30,7 +32,9 @@ class DirectoryLock:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Raises StartupError if another broker has it, LogDirectoryError if it cannot be made."""
+        """Raises StartupError if another broker holds it, LogDirectoryError if the file cannot be
+        created.
+        """
         while True:
             try:
                 fd = os.open(self.path, OPEN_FLAGS | os.O_CREAT, 0o644)
@@ -46,13 +50,13 @@ class DirectoryLock:
             except BaseException:
                 os.close(fd)
                 raise
-            os.close(fd)  # the last holder removed the file while we waited for it: try again
+            os.close(fd)  # the last holder removed the file meanwhile: try again
 
     def _lock(self, fd: int) -> None:
         try:
             if sys.platform != "win32":
-                # flock keeps out another broker of this process too; lockf is what Java's
-                # FileChannel.lock takes, so a Kafka on the same directory is seen as well
+                # flock also excludes another broker of this process; lockf is what Java's
+                # FileChannel.lock uses, so it excludes a Kafka on the same directory
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -64,7 +68,7 @@ class DirectoryLock:
             raise LogDirectoryError(self.path, "lock", error) from error
 
     def release(self) -> None:
-        """Give the lock up and remove the file, as Kafka does at a clean stop."""
+        """Release the lock and remove the file, as Kafka does at a clean stop."""
         if self._fd < 0:
             return
         with contextlib.suppress(OSError):

@@ -1,16 +1,17 @@
-"""Changes of a log's files that leave the loop: jobs, and the one queue of each log.
+"""Changes of a log's files that run off the loop: jobs, and the job queue of each log.
 
-Creating, renaming and syncing files waits for the folder's lock and the file system's journal; up
-to 250 ms were measured. Such work is a `DiskJob` of three steps. It is prepared on the loop, by its
-constructor. `run` does it in any thread, with bytes, paths and descriptors only. `settle` takes the
-result into the log's state, on the loop. Memory may be ahead of the disk until a job has run: the
-log has the new state already, or waits for `settle` to have it.
+Creating, renaming and syncing files waits for the folder's lock and the file system's journal, up
+to 250 ms in measurements. Such work is a `DiskJob` of three steps. Its constructor prepares it on
+the loop. `run` does the work in any thread, with bytes, paths and descriptors only. `settle`
+applies the result to the log's state, on the loop. Until a job has run, memory may be ahead of the
+disk: the log either has the new state already, or gets it from `settle`.
 
-Jobs that change files the log counts on - a roll, names of retired and swapped segments, the leader
-epochs - wait in one FIFO per log. A worker runs them in order; an operation that cannot wait (a
-truncation, a coordinator's append, a clean stop) runs the rest itself. A crash leaves the effect of
-the first jobs, as if it had come between two of them. Compaction's jobs write files that nothing
-else knows (`.cleaned`, `.swap`) and take minutes, so they are not queued: the cleaner runs them.
+Jobs that change files the log relies on (a roll, renames of retired and swapped segments, the
+leader epochs) wait in one FIFO per log. A worker runs them in order; an operation that cannot wait
+(a truncation, a coordinator's append, a clean stop) runs the rest itself. After a crash the first
+jobs have taken effect and the others have not, as if it had happened between two jobs. Compaction's
+jobs write files that nothing else uses (`.cleaned`, `.swap`) and take minutes, so they are not
+queued: the cleaner runs them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from kbroker.log.storage.files import LogDirectoryError, rename, unlink
 
 
 class DiskJob(ABC):
-    """See the module. is_name: a name on disk differs from the one that memory counts on until
-    this job has run. has_result: `settle` has something to do.
+    """See the module. is_name: until this job has run, a file name on disk differs from the one in
+    memory. has_result: `settle` has work to do.
     """
 
     __slots__ = ()
@@ -39,15 +40,15 @@ class DiskJob(ABC):
         """Do the work, in any thread. Blocks. Raises LogDirectoryError."""
 
     def settle(self) -> None:  # noqa: B027 - optional
-        """Take the result into the log's state, on the loop, once `run` has returned."""
+        """Apply the result to the log's state, on the loop, after `run` has returned."""
 
     def fail(self, error: LogDirectoryError) -> None:  # noqa: B027 - optional
-        """`run` raised this; the job is not tried again. On the loop."""
+        """`run` raised this error; the job is not tried again. On the loop."""
 
 
 class WorkerJob(DiskJob):
-    """A job of a log's queue that a worker is asked for: `work` in a thread, then `end` on the
-    loop. verb: what it does, for the message of a fault.
+    """A job of a log's queue that a worker runs: `work` in a thread, then `end` on the loop. verb:
+    describes the job in the message of a fault.
     """
 
     __slots__ = ("_jobs",)
@@ -67,15 +68,15 @@ class WorkerJob(DiskJob):
         self._jobs.work(self)
 
     def end(self, failure: OSError | None) -> None:
-        """A worker has done `work`, or `failure` is why not. On the loop."""
+        """Called on the loop after a worker has run `work`. failure: the error of the worker."""
         if failure is not None and not isinstance(failure, LogDirectoryError):
             failure = LogDirectoryError(self.path, self.verb, failure)
         self._jobs.end(self, failure)
 
 
 class Rename(DiskJob):
-    """Gives a file another name. then: called on the loop once the file has it. may_be_gone: a
-    missing file is no fault, and `then` is not called.
+    """Renames a file. then: called on the loop after the rename. may_be_gone: a missing file is no
+    fault, and `then` is not called.
     """
 
     __slots__ = ("_may_be_gone", "_source", "_target", "_then")
@@ -98,7 +99,7 @@ class Rename(DiskJob):
     def run(self) -> None:
         try:
             if self._may_be_gone:
-                # an older `.deleted`: a rename would free its blocks with the folder locked
+                # an older `.deleted`: replacing it would free its blocks while the folder is locked
                 unlink(self._target)
             rename(self._source, self._target)
         except LogDirectoryError as error:
@@ -112,9 +113,9 @@ class Rename(DiskJob):
 
 
 class DiskJobs:
-    """The queue of one log. path: the log's folder. failure: of a job; that job and those behind
-    it are not tried again, and each attempt raises it. undo: takes back a segment swap that has
-    only begun; called before a segment is removed.
+    """The queue of one log. path: the log's folder. failure: the error of a job; that job and those
+    after it are not tried again, and each attempt raises it. undo: reverts a segment swap in its
+    first step; called before a segment is removed.
     """
 
     __slots__ = ("_done", "_lock", "_waiting", "failure", "path", "undo")
@@ -124,27 +125,27 @@ class DiskJobs:
         self.failure: LogDirectoryError | None = None
         self.undo: Callable[[], None] | None = None
         self._lock = Lock()  # held while a job runs
-        # lists, since each log has one of each and a deque takes 600 bytes
+        # lists, since each log has both and a deque takes 600 bytes
         self._waiting: list[DiskJob] = []
         self._done: list[DiskJob] = []
 
     @property
     def is_pending(self) -> bool:
-        """Whether a name on disk is not yet the one that the log counts on."""
+        """Whether a file name on disk differs from the one in memory."""
         return any(job.is_name for job in self._waiting.copy())
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job waits, and none is to be settled."""
+        """Whether no job waits to run or to be settled."""
         return not self._waiting and not self._done
 
     def add(self, job: DiskJob) -> None:
-        """Queue a job behind all others."""
+        """Append a job to the queue."""
         self._waiting.append(job)
 
     def work_one(self, last: DiskJob | None = None) -> bool:
-        """Run the next job, in any thread. Returns False if there is none, or if last does not wait
-        any more. Raises LogDirectoryError.
+        """Run the next job, in any thread. Returns False if there is none, or if last is no longer
+        queued. Raises LogDirectoryError.
         """
         with self._lock:
             waiting = self._waiting
@@ -156,7 +157,7 @@ class DiskJobs:
             try:
                 job.run()
             except LogDirectoryError as error:
-                if not error.is_shortage:  # of descriptors: nothing was changed
+                if not error.is_shortage:  # lack of descriptors: nothing was changed
                     self.failure = error
                 raise
             if job.has_result:
@@ -170,19 +171,19 @@ class DiskJobs:
             pass
 
     def sync(self) -> None:
-        """`work`, as a part of a flush. Without it a crash of the machine could bring a retired
-        segment that was never synced back under its old name, and the start would truncate the log
-        behind it.
+        """`work`, as a part of a flush. Without it a retired segment that was never synced could
+        reappear under its old name after a crash of the machine, and the start would truncate the
+        log behind it.
         """
         self.work()
 
     def collect(self) -> None:
-        """Settle the jobs that have run: on the loop."""
+        """Settle the jobs that have run. On the loop."""
         while self._done:
             self._done.pop(0).settle()
 
     def end(self, job: DiskJob, failure: LogDirectoryError | None) -> None:
-        """A worker has run a job, or failed; on the loop. Does nothing for a job that was settled
+        """Called on the loop after a worker has run a job. Does nothing for a job that was settled
         or dropped meanwhile.
         """
         if failure is None:
@@ -195,14 +196,14 @@ class DiskJobs:
         job.fail(failure)
 
     def settle(self, last: DiskJob | None = None) -> None:
-        """Run and settle all jobs, or those up to last, here and now on the loop. Blocks, also for
-        a job that a worker runs at the moment. Raises LogDirectoryError.
+        """Run and settle all jobs, or those up to last, on the loop. Blocks, also for a job that a
+        worker is running. Raises LogDirectoryError.
         """
         self.work(last)
         self.collect()
 
     def drop(self) -> None:
-        """The log is closed: forget all jobs. Does not wait for one that runs."""
+        """The log is closed: drop all jobs. Does not wait for a running job."""
         self._waiting = []
         self._done = []
         self.undo = None

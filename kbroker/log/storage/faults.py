@@ -1,8 +1,8 @@
-"""Unexpected errors of work that goes through many logs: a fault belongs to the log that has it.
+"""Reports unexpected errors of work on many logs: an error of one log does not stop the others.
 
-Retention, flushing, compaction and the like catch what one log raises, report it here, and go on
-with the next log. A fault of the disk is not of this kind (`manager` takes the directory offline),
-nor is a broken invariant, which stops the broker.
+Retention, flushing, compaction and the like catch the error of one log, report it here, and
+continue with the next log. Two kinds of errors are not handled so: a disk fault (`manager` takes
+the directory offline), and a broken invariant, which stops the broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from kbroker.protocol.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 MAX_REPORTED: Final = 10_000
-"""Beyond that many the same error may be logged again."""
+"""The maximum number of errors that are remembered; beyond it the same error may be logged
+again.
+"""
 
 
 class FaultReports:
@@ -27,7 +29,7 @@ class FaultReports:
         self._reported: dict[tuple[str, str], str] = {}
 
     def report(self, owner: object, work: str, error: Exception) -> None:
-        """owner: the log, or the node, that has the fault. work: what was being done."""
+        """owner: the log or node with the error. work: what was being done."""
         key, text = (str(owner), work), repr(error)
         if self._reported.get(key) == text:
             return
@@ -36,7 +38,7 @@ class FaultReports:
         self._reported[key] = text
         is_known = isinstance(error, KafkaError)
         logger.error(
-            "%s: %s failed: %s (reported once; it is tried again, other logs are not affected)",
+            "%s: %s failed: %s (will be retried and not logged again; other logs are not affected)",
             owner,
             work,
             error if is_known else text,
@@ -44,7 +46,7 @@ class FaultReports:
         )
 
     def forget(self, owner: object) -> None:
-        """The log is deleted."""
+        """The log was deleted: forget its errors."""
         name = str(owner)
         for key in [each for each in self._reported if each[0] == name]:
             del self._reported[key]

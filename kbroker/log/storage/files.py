@@ -1,11 +1,10 @@
-"""The only module that opens, writes, syncs and renames files of a log directory, those of the
-metadata quorum among them (`directory_lock` beside it has the lock). A simulated disk takes the
-place of the `os` of both.
+"""The only module that opens, writes, syncs and renames files of a log directory, including those
+of the metadata quorum (`directory_lock` has the lock). A simulated disk replaces the `os` module of
+both.
 
-A `LogFile` owns one descriptor and closes it when its last reference goes, so a `FileSlice` that
-still waits to be sent keeps reading its own bytes after the segment was renamed or deleted. Every
-fault of the system comes out as `LogDirectoryError`, which names the file; `manager` takes the
-directory offline.
+A `LogFile` owns one descriptor and closes it with its last reference, so a `FileSlice` that waits
+to be sent still reads its bytes after the segment was renamed or deleted. Every error of the system
+is raised as `LogDirectoryError`, with the file's path; `manager` takes the directory offline.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class LogDirectoryError(OSError):
     """The system refused a read or write in a log directory: the directory goes offline
     (KAFKA_STORAGE_ERROR).
 
-    `path` is the file, `directory` is filled in by the log (the log directory that holds the
-    partition's folder).
+    `path` is the file. `directory` is set by the log: the log directory with the partition's
+    folder.
     """
 
     def __init__(self, path: str | os.PathLike[str], action: str, cause: OSError) -> None:
@@ -44,8 +43,8 @@ class LogDirectoryError(OSError):
 
     @property
     def is_shortage(self) -> bool:
-        """Whether the process had no descriptor left: neither the disk nor the file failed, and the
-        same may succeed later.
+        """Whether the process had no free descriptor: neither disk nor file failed, and a retry may
+        succeed.
         """
         return self.errno in OUT_OF_DESCRIPTORS
 
@@ -91,7 +90,8 @@ class LogFile:
     def read_cached(self, position: int, count: int) -> bytes | None:
         """The bytes if they are in the page cache, else None: the caller reads them off the loop.
 
-        Systems without preadv(RWF_NOWAIT), or file systems that do not support it, always say None.
+        Systems without preadv(RWF_NOWAIT), or file systems that do not support it, always return
+        None.
         """
         if _READ_NOWAIT is None:
             return None
@@ -109,8 +109,8 @@ class LogFile:
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of data at position.
 
-        After a fault some of it may be in the file: the caller cuts it back before it writes there
-        again.
+        After a fault part of it may be in the file: the caller truncates the file before it writes
+        there again.
         """
         try:
             written = os.pwrite(self.fd, data, position)
@@ -123,14 +123,16 @@ class LogFile:
             raise LogDirectoryError(self.path, "write", error) from error
 
     def truncate(self, size: int) -> None:
-        """Cut the file to size, or lengthen it with zeros (sparse, as Kafka's preallocation is)."""
+        """Truncate the file to size, or extend it with zeros (sparse, like Kafka's
+        preallocation).
+        """
         try:
             os.ftruncate(self.fd, size)
         except OSError as error:
             raise LogDirectoryError(self.path, "truncate", error) from error
 
     def sync(self) -> None:
-        """fsync: blocking, belongs off the loop."""
+        """fsync. Blocks; call it off the loop."""
         try:
             os.fsync(self.fd)
         except OSError as error:
@@ -143,7 +145,7 @@ class LogFile:
             raise LogDirectoryError(self.path, "stat", error) from error
 
     def modified_ms(self) -> int:
-        """When it was last changed, ms since the epoch."""
+        """The time of the last change, ms since the epoch."""
         try:
             return os.fstat(self.fd).st_mtime_ns // 1_000_000
         except OSError as error:
@@ -151,8 +153,8 @@ class LogFile:
 
 
 class FileSlice:
-    """A range of a file by reference: what a Fetch response sends with sendfile. Stays valid after
-    deletion.
+    """A range of a file by reference, which a Fetch response sends with sendfile. Stays valid after
+    the file's deletion.
     """
 
     __slots__ = ("file", "position", "size")
@@ -181,7 +183,7 @@ class FileSlice:
         return self.file.read_at(self.position + offset, count) if count > 0 else b""
 
     def read_cached(self, offset: int = 0, count: int | None = None) -> bytes | None:
-        """As `read`, but None where the disk would have to be waited for."""
+        """As `read`, but None where the bytes would have to be read from disk."""
         left = self.size - offset
         if count is None or count > left:
             count = left
@@ -189,7 +191,7 @@ class FileSlice:
 
 
 def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
-    """The whole of a small file, or its first `limit` bytes; None if there is none."""
+    """The content of a small file, or its first `limit` bytes; None if the file does not exist."""
     try:
         with opening(lambda: open(path, "rb", buffering=0, opener=_open)) as file:
             return file.read(limit)
@@ -200,10 +202,10 @@ def read_file(path: str | os.PathLike[str], limit: int = -1) -> bytes | None:
 
 
 def written_bytes(path: str | os.PathLike[str]) -> int:
-    """Up to where a file holds anything but zeros, such as a preallocated one has behind its
-    content: the position after the last byte that is not zero. 0 for a file that is not there.
+    """The position after the last non-zero byte, that is, the size without the zeros of
+    preallocation. 0 for a missing file.
 
-    Holes are skipped where the file system knows them. Raises LogDirectoryError.
+    Holes are skipped where the file system reports them. Raises LogDirectoryError.
     """
     try:
         fd = _open(os.fspath(path), _READ_FLAGS)
@@ -227,7 +229,9 @@ def written_bytes(path: str | os.PathLike[str]) -> int:
 
 
 def _end_of_data(fd: int) -> int:
-    """The end of the last range that is no hole; the file's size where that is not known."""
+    """The end of the last range that is no hole; the file's size where the system does not report
+    it.
+    """
     size = os.fstat(fd).st_size
     if sys.platform not in ("linux", "darwin"):
         return size
@@ -242,10 +246,10 @@ def _end_of_data(fd: int) -> int:
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True) -> None:
-    """Replace a small file by way of `<name>.tmp` and a rename, as Kafka writes its checkpoints.
+    """Replace a small file through `<name>.tmp` and a rename, as Kafka writes its checkpoints.
 
-    sync: fsync the file before and the directory after the rename. Without it a crash of the
-    process loses nothing, a crash of the machine may.
+    sync: fsync the file before, and the directory after the rename. Without it a crash of the
+    process loses nothing, but a crash of the machine may.
     """
     name = os.fspath(path)
     temporary = name + ".tmp"
@@ -259,8 +263,8 @@ def atomic_write(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
 
 
 def write_read_only(path: str | os.PathLike[str], parts: Iterable[bytes]) -> None:
-    """Make a file of parts, one behind the other, sync it and make it read-only. Its name is not
-    synced. parts: taken one by one, so the whole need not be in memory.
+    """Create a read-only file from parts, in order, and sync it. The directory is not synced.
+    parts: an iterator, so the content need not fit into memory.
     """
     try:
         _write_new(os.fspath(path), parts)
@@ -270,7 +274,7 @@ def write_read_only(path: str | os.PathLike[str], parts: Iterable[bytes]) -> Non
 
 
 def make_read_only(path: str | os.PathLike[str]) -> None:
-    """Take the permission to write from a file that is not changed any more."""
+    """Make a file read-only that is not changed any more."""
     try:
         os.chmod(path, 0o400)
     except OSError as error:
@@ -291,20 +295,20 @@ def _write_new(path: str, parts: Iterable[bytes], *, sync: bool = True) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open without keeping the time of the last read: to note it is a write, for which the first
-    read after an append would wait while the file system commits its journal.
+    """Open a file with O_NOATIME: updating the access time is a write, for which the first read
+    after an append would wait while the file system commits its journal.
     """
     try:
         return os.open(path, flags | _NO_ACCESS_TIME, 0o644)
     except PermissionError:
         if not _NO_ACCESS_TIME:
             raise
-        return os.open(path, flags, 0o644)  # another user's file: only its owner may ask for that
+        return os.open(path, flags, 0o644)  # another user's file: O_NOATIME is for the owner
 
 
 def _open_new(path: str) -> int:
-    """A file of its own. What a crash left under that name is not written again: another crash,
-    of the machine, could bring its old bytes back under the new name.
+    """Open a newly created file. A file that a crash left under that name is not reused: after
+    another crash, of the machine, its old bytes could appear under the new name.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     try:
@@ -315,7 +319,9 @@ def _open_new(path: str) -> int:
 
 
 def create_file(path: str, size: int = 0) -> None:
-    """Make an empty file, or one of `size` zeros (sparse); an old one is cut to that size."""
+    """Create an empty file, or one of `size` zeros (sparse); an existing one is truncated to that
+    size.
+    """
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
         fd = opening(lambda: os.open(path, flags, 0o644))
@@ -329,12 +335,12 @@ def create_file(path: str, size: int = 0) -> None:
 
 
 def write_range(path: str, data: bytes, position: int, *, size: int | None = None) -> None:
-    """Write into a file that is not kept open, creating it. With `size` it ends there, zeros behind
-    the data.
+    """Write into a file that is not kept open; created if missing. With `size` the file is
+    truncated or extended with zeros to that size.
     """
     file = LogFile(path, create=True)
     if size is not None and size > position + len(data):
-        # cut first: old bytes must not show up again behind the new ones
+        # truncated first: old bytes must not reappear behind the new ones
         file.truncate(position)
     if data:
         file.write_at(data, position)
@@ -343,7 +349,9 @@ def write_range(path: str, data: bytes, position: int, *, size: int | None = Non
 
 
 def resize_file(path: str, size: int) -> None:
-    """Cut a file that is not kept open to size, or lengthen it with zeros; made if missing."""
+    """Truncate a file that is not kept open to size, or extend it with zeros; created if
+    missing.
+    """
     LogFile(path, create=True).truncate(size)
 
 
@@ -372,8 +380,8 @@ def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> No
 
 
 def link_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Give a file a second name, on the same file system. Raises LogDirectoryError, also where the
-    file system or its rules do not allow it.
+    """Create a hard link, on the same file system. Raises LogDirectoryError, also where the file
+    system does not allow links.
     """
     try:
         os.link(source, target)
@@ -382,7 +390,7 @@ def link_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
 
 
 def unlink(path: str | os.PathLike[str]) -> None:
-    """Delete a file; one that is not there is no error."""
+    """Delete a file; a missing file is no error."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -392,7 +400,7 @@ def unlink(path: str | os.PathLike[str]) -> None:
 
 
 def make_directory(path: str | os.PathLike[str]) -> bool:
-    """Make a directory with its parents. Returns whether it was new."""
+    """Create a directory with its parents. Returns whether it was created."""
     if os.path.isdir(path):
         return False
     try:
@@ -424,7 +432,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 
 
 def list_directory(path: str | os.PathLike[str]) -> list[tuple[str, int, bool]]:
-    """(name, size in bytes, is it a directory) of everything in a directory, by name."""
+    """(name, size in bytes, whether it is a directory) of each entry of a directory, by name."""
     try:
         with opening(lambda: os.scandir(path)) as entries:
             found = []
@@ -440,7 +448,7 @@ def list_directory(path: str | os.PathLike[str]) -> list[tuple[str, int, bool]]:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether a file or a directory has that name."""
+    """Whether a file or directory with that name exists."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -451,7 +459,7 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether that name is a directory's; False if it cannot be looked up."""
+    """Whether the path is a directory; False if that cannot be determined."""
     return os.path.isdir(path)
 
 
@@ -466,7 +474,7 @@ def file_size(path: str) -> int:
 
 
 def disk_space(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """(total, usable by this user) bytes of the disk that a directory is on."""
+    """(total, usable by this user) bytes of the file system that contains a directory."""
     try:
         usage = os.statvfs(path)
     except OSError as error:
@@ -483,7 +491,9 @@ def modified_ms(path: str) -> int:
 
 
 def set_modified_ns(path: str, modified_ns: int) -> None:
-    """Give a file the time of another: a rewritten segment is as old as what it replaces."""
+    """Set the modification time of a file: a rewritten segment is as old as the segments it
+    replaces.
+    """
     try:
         os.utime(path, ns=(modified_ns, modified_ns))
     except OSError as error:

@@ -1,11 +1,11 @@
-"""The sparse indexes of one segment: offset -> position, timestamp -> offset, aborted transactions.
+"""The sparse indexes of one segment: offset -> position, and timestamp -> offset.
 
-Entries live in arrays (binary search runs in C, no system call) that are read from the file when
-first asked for, and let go when those of closed segments hold too much memory together. The active
-segment's files are preallocated with zeros to segment.index.bytes, as Kafka's memory-mapped ones
-are, and get new entries in bunches: at a flush, a roll, a close, or when `PENDING_LIMIT` wait. What
-a crash loses of them lies after the recovery point and is rebuilt from the log. Why the files equal
-Kafka's byte for byte: docs/adr/0006.
+Entries are held in arrays (binary search runs in C, without system calls) that are loaded from the
+file on first use, and unloaded when the indexes of closed segments together take too much memory.
+The files of the active segment are preallocated with zeros to segment.index.bytes, like Kafka's
+memory-mapped ones, and get new entries in groups: at a flush, a roll, a close, or when
+`PENDING_LIMIT` entries are pending. Entries that a crash loses lie after the recovery point and are
+rebuilt from the log. Why the files equal Kafka's byte for byte: docs/adr/0006.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 PENDING_LIMIT: Final = 256
-"""Entries kept back before they are written: about 1 MB of log at the default index.interval.bytes.
+"""Entries that may be pending before they are written: about 1 MB of log at the default
+index.interval.bytes.
 """
 
 _TIME_ENTRY = Struct(">qi")
@@ -48,13 +49,11 @@ _LITTLE: Final = sys.byteorder == "little"
 
 
 class CorruptIndexError(Exception):
-    """An index file that cannot be what was written: the segment's indexes are rebuilt from its
-    log.
-    """
+    """An index file whose content is invalid: the segment's indexes are rebuilt from its log."""
 
 
 class IndexOwner(Protocol):
-    """The segment: who can make its indexes anew, and whom to tell that they are loaded."""
+    """The segment of an index: rebuilds its indexes, and is told when they are loaded."""
 
     @property
     def loaded_indexes(self) -> LoadedIndexes: ...
@@ -62,8 +61,8 @@ class IndexOwner(Protocol):
 
 
 class IndexTrim(DiskJob):
-    """Ends an index file with its last entry, at a roll. data: the entries that the file lacks,
-    from start on; both and size in bytes. settle: called with the array that the entries are in.
+    """Trims an index file to its last entry, at a roll. data: the entries that the file lacks, from
+    start on; both and size in bytes. settle: called with the array of the entries.
     """
 
     __slots__ = ("_data", "_offsets", "_path", "_settle", "_size", "_start")
@@ -95,8 +94,8 @@ class _SparseIndex(ABC):
     """Base of the two preallocated indexes: ascending entries of an offset and one more value.
 
     entry_bytes: size of an entry in the file. value_type: array type code of the other value.
-    owner: has the index rebuilt if what is in the file is out of order; without it entries are
-    taken as they are.
+    owner: rebuilds the index if the entries in the file are out of order; without an owner they are
+    not checked.
     """
 
     __slots__ = (
@@ -120,18 +119,18 @@ class _SparseIndex(ABC):
         self.max_entries = max_bytes // self.entry_bytes
         self._offsets: array[int] = array("i")
         self._values: array[int] = array(self.value_type)
-        self._written = -1  # entries in the file; unknown until it is read
+        self._written = -1  # entries in the file; unknown until it is loaded
         self._loaded = False
         self._is_active = False
         self.owner: ReferenceType[IndexOwner] | None = None
 
     @abstractmethod
     def _parse(self, data: bytes) -> None:
-        """Fill the arrays from the whole file, the zeros behind its entries left out."""
+        """Fill the arrays from the whole file, without the zeros behind its entries."""
 
     @abstractmethod
     def _pending(self) -> bytes:
-        """The entries that are not in the file yet, as bytes."""
+        """The entries that are not in the file yet, encoded."""
 
     def _load(self) -> None:
         limit = self._written * self.entry_bytes if self._written >= 0 else -1
@@ -144,8 +143,8 @@ class _SparseIndex(ABC):
         self._account()
 
     def without_padding(self) -> Self:
-        """Itself, loaded without reading the zeros of a preallocated file, which may be megabytes:
-        for tools that look at many indexes once.
+        """Load the index without reading the zeros of a preallocated file, which may be megabytes,
+        and return it: for tools that read many indexes once.
         """
         size = -(-written_bytes(self.path) // self.entry_bytes) * self.entry_bytes
         self._parse(read_file(self.path, size) or b"")
@@ -155,13 +154,15 @@ class _SparseIndex(ABC):
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the entries."""
+        """Memory that the entries take."""
         return len(self._offsets) * self._offsets.itemsize + len(self._values) * (
             self._values.itemsize
         )
 
     def _account(self) -> None:
-        """Say whether this is a loaded index of a closed segment, which may be unloaded."""
+        """Report to the owner whether this is a loaded index of a closed segment, which may be
+        unloaded.
+        """
         owner = None if self.owner is None else self.owner()
         if owner is None:
             return
@@ -171,7 +172,7 @@ class _SparseIndex(ABC):
             owner.loaded_indexes.forget(self)
 
     def _is_in_order(self) -> bool:
-        """Whether the entries could have been written one after the other."""
+        """Whether the entries ascend, as entries appended one after the other do."""
         offsets, values = self._offsets, self._values
         return not offsets or (
             offsets[0] >= 0
@@ -181,7 +182,7 @@ class _SparseIndex(ABC):
         )
 
     def check(self, file_bytes: int) -> None:
-        """On opening; does not read the file. Raises CorruptIndexError."""
+        """Check the file's size on opening, without reading the file. Raises CorruptIndexError."""
         if file_bytes % self.entry_bytes:
             raise CorruptIndexError(f"{self.path}: {file_bytes} bytes are no whole entries")
 
@@ -192,13 +193,13 @@ class _SparseIndex(ABC):
         return len(self._offsets)
 
     def write_pending(self) -> None:
-        """Bring the file up to the array (no fsync)."""
+        """Write the pending entries to the file (no fsync)."""
         if self._loaded and self._written < len(self._offsets):
             write_range(self.path, self._pending(), self._written * self.entry_bytes)
             self._written = len(self._offsets)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the entries at or above offset, and an entry exactly at it."""
+        """Remove the entries at or above offset."""
         if not self._loaded:
             self._load()
         slot = bisect_right(self._offsets, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
@@ -208,15 +209,15 @@ class _SparseIndex(ABC):
         self._written = min(self._written, slot)
 
     def reset(self) -> None:
-        """Forget everything: the segment is about to be scanned."""
+        """Remove all entries: the segment is about to be scanned."""
         self._offsets = array("i")
         self._values = array(self.value_type)
         self._written = 0
         self._loaded = True
 
     def preallocate(self, max_bytes: int) -> None:
-        """Lengthen the file to the whole entries of max_bytes, zeros behind the entries: the
-        segment is active.
+        """Extend the file with zeros to the largest multiple of the entry size within max_bytes:
+        the segment becomes active.
         """
         self._is_active = True
         self._account()
@@ -227,18 +228,20 @@ class _SparseIndex(ABC):
             # a cleanly closed file: only its length changes
             size = file_size(self.path)
             if size == self.max_entries * self.entry_bytes:
-                return  # as a start left it that did not come to its end
+                return  # as an interrupted start left it
             self._written = size // self.entry_bytes
             resize_file(self.path, max(self.max_entries, self._written) * self.entry_bytes)
 
     def trim(self) -> None:
-        """Cut the file to its entries: at a roll and at a clean close."""
+        """Trim the file to its entries: at a roll and at a clean close."""
         trim = self.begin_trim()
         trim.run()
         trim.settle()
 
     def begin_trim(self) -> IndexTrim:
-        """The job that cuts the file to its entries; no entry is added until the job is settled."""
+        """The job that trims the file to its entries; no entry is added until the job is
+        settled.
+        """
         if not self._loaded and self._written < 0:
             self._load()
         count = len(self._offsets) if self._loaded else self._written
@@ -248,7 +251,7 @@ class _SparseIndex(ABC):
         return IndexTrim(self.path, data, start, size, self._offsets, self._end_trim)
 
     def _end_trim(self, offsets: array[int]) -> None:
-        """The trim has run: the segment is closed."""
+        """Called after the trim: the segment is closed."""
         self._is_active = False
         if self._offsets is not offsets:
             # unloaded or rebuilt meanwhile: the content of the file is unknown
@@ -264,17 +267,17 @@ class _SparseIndex(ABC):
         self._written = len(self._offsets)
 
     def unload(self) -> None:
-        """Give the memory back; the file is complete.
+        """Free the memory of the entries; the file is complete.
 
-        Called in favour of another log's file or index, on another disk perhaps, which a fault of
-        this one must not harm. So an index that cannot be written stays in memory, and its own log
-        meets the fault at its next flush or entry.
+        Called when another log opens a file or loads an index. That log may be on another disk, and
+        a disk fault of this one must not affect it: an index that cannot be written stays in
+        memory, and its own log reports the fault at its next flush or append.
         """
         if self._loaded:
             try:
                 self.write_pending()
             except LogDirectoryError as error:
-                logger.debug("%s stays loaded: %s", self.path, error)
+                logger.debug("%s is not unloaded: %s", self.path, error)
                 return
             self._offsets = array("i")
             self._values = array(self.value_type)
@@ -282,7 +285,7 @@ class _SparseIndex(ABC):
             self._account()
 
     def create(self, max_bytes: int) -> None:
-        """Make the file of a new active segment."""
+        """Create the file of a new active segment."""
         self.reset()
         self._is_active = True
         self.max_entries = max_bytes // self.entry_bytes
@@ -306,7 +309,7 @@ class OffsetIndex(_SparseIndex):
         if _LITTLE:
             words.byteswap()
         while count and not words[2 * count - 1]:
-            # an entry at position 0 is never written, its batch needs none
+            # no entry is written for a batch at position 0
             count -= 1
         self._offsets = words[0 : 2 * count : 2]
         self._values = words[1 : 2 * count : 2]
@@ -322,7 +325,7 @@ class OffsetIndex(_SparseIndex):
 
     @property
     def room(self) -> int:
-        """How many entries still fit."""
+        """How many more entries fit."""
         return self.max_entries - self.entry_count
 
     def lookup(self, offset: int) -> tuple[int, int]:
@@ -342,7 +345,7 @@ class OffsetIndex(_SparseIndex):
 
     def floor_of_position(self, position: int) -> tuple[int, int]:
         """(offset, position) of the last entry whose position is <= position; (base offset, 0)
-        before the first: a batch begins there.
+        before the first entry; a batch begins at that position.
         """
         if not self._loaded:
             self._load()
@@ -354,8 +357,8 @@ class OffsetIndex(_SparseIndex):
         return self.base_offset + self._offsets[slot - 1], self._values[slot - 1]
 
     def append(self, offset: int, position: int) -> None:
-        """offset: the last offset of the batch at position. The caller saw that it is not full and
-        fits.
+        """offset: the last offset of the batch at position. The caller has checked that the index
+        is not full and that the offset fits.
         """
         if not self._loaded:
             self._load()
@@ -366,7 +369,7 @@ class OffsetIndex(_SparseIndex):
             self.write_pending()
 
     def entries(self) -> list[tuple[int, int]]:
-        """All (offset, position)."""
+        """All entries as (offset, position)."""
         if not self._loaded:
             self._load()
         base = self.base_offset
@@ -396,7 +399,7 @@ class TimeIndex(_SparseIndex):
             and data[:TIME_ENTRY_BYTES] == bytes(TIME_ENTRY_BYTES)
             and whole == TIME_ENTRY_BYTES
         ):
-            count = 1  # one record with timestamp 0; longer runs of zeros are preallocation
+            count = 1  # one entry with timestamp 0; more zeros are preallocation
         timestamps: array[int] = array("q")
         offsets: array[int] = array("i")
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data[: count * TIME_ENTRY_BYTES]):
@@ -411,7 +414,7 @@ class TimeIndex(_SparseIndex):
 
     @property
     def room(self) -> int:
-        """How many entries still fit; one place stays free for the entry a roll adds."""
+        """How many more entries fit; one slot is reserved for the entry that a roll adds."""
         return self.max_entries - 1 - self.entry_count
 
     @property
@@ -423,7 +426,7 @@ class TimeIndex(_SparseIndex):
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """(timestamp, offset) of the last entry whose timestamp is <= timestamp; (-1, base offset)
-        before the first.
+        before the first entry.
         """
         if not self._loaded:
             self._load()
@@ -433,8 +436,8 @@ class TimeIndex(_SparseIndex):
         return self._values[slot - 1], self.base_offset + self._offsets[slot - 1]
 
     def maybe_append(self, timestamp: int, offset: int, *, last: bool = False) -> None:
-        """Add an entry if its timestamp is larger than the last one's. last: the closing entry,
-        even if full.
+        """Add an entry if its timestamp is larger than that of the last entry. last: for the entry
+        at the close, which uses the reserved slot.
         """
         if not self._loaded:
             self._load()
@@ -448,7 +451,7 @@ class TimeIndex(_SparseIndex):
                 self.write_pending()
 
     def entries(self) -> list[tuple[int, int]]:
-        """All (timestamp, offset)."""
+        """All entries as (timestamp, offset)."""
         if not self._loaded:
             self._load()
         base = self.base_offset

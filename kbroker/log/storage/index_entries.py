@@ -1,4 +1,4 @@
-"""Entries of a segment's indexes as plain values, for parts of the log that read no files.
+"""Entries of a segment's indexes as plain values, for modules that read no files.
 
 The indexes themselves are in `index` and `transaction_index`.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
-"""The largest distance of an offset from its segment's base offset that an index entry can hold."""
+"""The largest distance of an offset from its segment's base offset that fits into an index
+entry.
+"""
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction. last_offset: the marker's; last_stable_offset: the partition's after
-    the marker.
+    """One aborted transaction. last_offset: the marker's; last_stable_offset: that of the partition
+    after the marker.
     """
 
     producer_id: int

@@ -1,9 +1,9 @@
 """A segment with its indexes: finds an offset or a time in the log file and reads from there.
 
-Positions are found without system calls where possible: a reader that continues where it stopped,
-or waits at the end, finds its offset in `_positions`. Otherwise the offset index gives a floor, and
-at most an index interval of headers is scanned. An index that contradicts the log is rebuilt from
-the log, once.
+Positions are found without system calls where possible: `_positions` has the offsets of readers
+that continue where they stopped, or wait at the log end. Otherwise the offset index gives the entry
+before the offset, and batch headers are scanned over at most one index interval. An index that
+contradicts the log is rebuilt from the log, once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class IndexedSegment(SegmentFile):
         has_transaction_index: bool = False,
         suffix: str = "",
     ) -> None:
-        """Describes files that are there. suffix: appended to the name of each file."""
+        """Describes existing files. suffix: appended to the name of each file."""
         prefix = os.path.join(directory, names.offset_name(base_offset, ""))
         super().__init__(prefix + names.LOG + suffix, base_offset, size=size, open_files=open_files)
         self.index_interval_bytes = config.index_interval_bytes
@@ -81,7 +81,7 @@ class IndexedSegment(SegmentFile):
         self.offset_index.owner = self.time_index.owner = weakref.ref(self)
         self._indexes_rebuilt = False
         self.bytes_since_index_entry = 0
-        self.index_room = 0  # entries that fit for certain; 0: unknown, as are the segment's limits
+        self.index_room = 0  # entries that surely fit; 0: unknown, like the segment's limits
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._max_timestamp_known = False
@@ -97,8 +97,8 @@ class IndexedSegment(SegmentFile):
     # -- by offset --------------------------------------------------------------------------------
 
     def position_of(self, offset: int) -> int:
-        """Where the batch begins that contains offset, or else the first one after it; `size` if
-        there is none.
+        """The position of the batch that contains offset, or else of the first batch after it;
+        `size` if there is none.
         """
         if offset <= self.base_offset:
             return 0
@@ -126,9 +126,9 @@ class IndexedSegment(SegmentFile):
     def _scan_entry(
         self, offset: int, position: int, end: int | None = None
     ) -> Iterator[tuple[int, int, int, int, int]]:
-        """`scan` from an entry of the offset index on: its batch ends with that offset. (Before
-        version 4 Kafka put the last offset of what it appended at once there, or that of the last
-        record a compaction left.) Raises KafkaError if that is not what is there.
+        """`scan` from an entry of the offset index on, whose offset must be the last offset of the
+        batch there. (Before version 4 Kafka stored the last offset of one append, or of the last
+        record that a compaction kept.) Raises KafkaError if it is not.
         """
         found = self.scan(position, end)
         if position:
@@ -149,7 +149,7 @@ class IndexedSegment(SegmentFile):
         return check_any_crc(batch, 0, read_any_header(batch))
 
     def remember(self, offset: int, position: int) -> None:
-        """Keep where the batch of offset begins, for the reader that comes next."""
+        """Remember the position of the batch of offset, for the next reader."""
         positions = self._positions
         if positions is None:
             positions = self._positions = {}
@@ -166,11 +166,11 @@ class IndexedSegment(SegmentFile):
         end_offset: int,
         min_one_batch: bool,
     ) -> tuple[FileSlice | None, int]:
-        """(slice of whole batches from the one with fetch_offset on, offset up to which it
-        reaches).
+        """(slice of whole batches from the one that contains fetch_offset, its end offset
+        (exclusive)).
 
-        end_position, end_offset: what must not be passed, a batch boundary. A first batch larger
-        than max_bytes comes alone with min_one_batch, else not. None if there is nothing.
+        end_position, end_offset: the upper bound, a batch boundary. A first batch larger than
+        max_bytes is returned alone with min_one_batch, otherwise not. None if there are no batches.
         """
         start = self.position_of(fetch_offset)
         if end_position - start <= max_bytes:
@@ -195,7 +195,7 @@ class IndexedSegment(SegmentFile):
     def _cut_at(
         self, floor: tuple[int, int], start: int, limit: int, end_position: int, end_offset: int
     ) -> tuple[int, int]:
-        """(position, offset) of the last batch boundary at or before limit, or of the one after the
+        """(position, offset) of the last batch boundary at or before limit, or of the end of the
         batch at start if that is larger. floor: an index entry that is not after limit.
         """
         end = start
@@ -236,14 +236,14 @@ class IndexedSegment(SegmentFile):
 
     @property
     def max_timestamp(self) -> int:
-        """The largest of all batches, -1 without any."""
+        """The largest timestamp of all batches, -1 without any."""
         if not self._max_timestamp_known:
             self._load_max_timestamp()
         return self._max_timestamp
 
     @property
     def knows_max_timestamp(self) -> bool:
-        """Whether `max_timestamp` is at hand, without a look at the files."""
+        """Whether `max_timestamp` is known without reading the files."""
         return self._max_timestamp_known
 
     @property
@@ -266,23 +266,30 @@ class IndexedSegment(SegmentFile):
         self._max_timestamp_known = True
 
     def largest_timestamp(self) -> int:
-        """For retention: the largest timestamp, or the file's time if the records have none. Of a
-        segment with a damaged batch what its time index says: it must not stay for ever.
+        """For retention: the largest timestamp, or the file's modification time if the records have
+        none. For a segment with a damaged batch the last entry of its time index counts, or it
+        would never be deleted.
         """
         try:
             timestamp = self.max_timestamp
         except KafkaError as error:
-            logger.debug("%s: its age is taken from its time index: %s", self.path, error)
+            logger.debug(
+                "%s: using the time index for the age of the segment: %s", self.path, error
+            )
             timestamp, _ = self.time_index.last_entry
         return timestamp if timestamp >= 0 else self.modified_ms()
 
     def index_file_bytes(self) -> tuple[int, int]:
-        """Bytes of the offset index's file and of the time index's. Raises LogDirectoryError."""
+        """File sizes in bytes of the offset index and of the time index. Raises
+        LogDirectoryError.
+        """
         return file_size(self.offset_index.path), file_size(self.time_index.path)
 
     @property
     def first_timestamp(self) -> int:
-        """The max timestamp of the first batch: what the segment's age counts from; -1 without."""
+        """The max timestamp of the first batch, from which the segment's age counts; -1 for an
+        empty segment.
+        """
         if self._rolling_timestamp is None and self.size:
             for _, _, _, _, timestamp in self.scan(0):
                 self._rolling_timestamp = timestamp if timestamp >= 0 else None
@@ -290,15 +297,17 @@ class IndexedSegment(SegmentFile):
         return NO_TIMESTAMP if self._rolling_timestamp is None else self._rolling_timestamp
 
     def position_for_timestamp(self, timestamp: int, start_offset: int) -> int:
-        """Where to begin to look for the first record with this timestamp or a later one."""
+        """The position at which to begin the search for the first record with this timestamp or a
+        later one.
+        """
         entry = self._checked_time_entry(*self.time_index.lookup(timestamp))
         if self._indexes_rebuilt:
             entry = self.time_index.lookup(timestamp)
         return self.position_of(max(entry[1], start_offset))
 
     def _checked_time_entry(self, timestamp: int, offset: int) -> tuple[int, int]:
-        """An entry of the time index, once it is known that its batch has that timestamp: else the
-        indexes are rebuilt.
+        """An entry of the time index, after a check that its batch has that timestamp; if it has
+        not, the indexes are rebuilt.
         """
         if timestamp >= 0 and not self._indexes_rebuilt:
             position = self.position_of(offset)
@@ -318,8 +327,8 @@ class IndexedSegment(SegmentFile):
         return CorruptIndexError(f"{self.offset_index.path}: following it, {error.message}")
 
     def rebuild_indexes(self, error: CorruptIndexError) -> bool:
-        """Make both indexes anew from the log, whose batch headers are read; once. Returns whether
-        that was done: not if the log itself is damaged, or it was done before.
+        """Rebuild both indexes from the batch headers of the log; once. Returns whether they were
+        rebuilt: not if the log itself is damaged, or if they had been rebuilt before.
         """
         if self._indexes_rebuilt:
             return False
@@ -336,7 +345,7 @@ class IndexedSegment(SegmentFile):
                 since += size
         except KafkaError:
             return False
-        logger.warning("%s; the segment's indexes are rebuilt", error)
+        logger.warning("%s; rebuilt the indexes of the segment", error)
         self.offset_index.reset()
         self.time_index.reset()
         for last_offset, position, max_timestamp, max_timestamp_offset in entries:

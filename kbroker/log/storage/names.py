@@ -1,4 +1,4 @@
-"""Names of files and folders in a log directory, exactly Kafka's but for one."""
+"""Names of files and folders in a log directory: those of Kafka, and one of kbroker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 DAMAGED_LOGS: Final = "kbroker-damaged-logs"
-"""Not Kafka's, which passes it over: see `damaged`."""
+"""Only kbroker has this file; Kafka ignores it. See `damaged`."""
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 
@@ -43,7 +43,7 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_name(name: str) -> tuple[int, str, str] | None:
-    """(offset, kind, what follows): `0..042.log.deleted` -> (42, ".log", ".deleted"). None for
+    """(offset, kind, rest of the name): `0..042.log.deleted` -> (42, ".log", ".deleted"). None for
     other files.
     """
     match = _OFFSET_NAME.fullmatch(name)
@@ -53,7 +53,7 @@ def parse_offset_name(name: str) -> tuple[int, str, str] | None:
 
 
 def parse_directory_name(name: str) -> tuple[TopicPartition, str] | None:
-    """(topic and partition, suffix or ""): None for a folder that is no partition's.
+    """(topic and partition, suffix or ""): None for a folder of no partition.
 
     `topic-3`, and marked ones: `topic-3.<32 hex digits>-delete` (also -future and -stray).
     """
@@ -67,8 +67,8 @@ def parse_directory_name(name: str) -> tuple[TopicPartition, str] | None:
 
 
 def marked_directory_name(topic_partition: TopicPartition, unique: str, suffix: str) -> str:
-    """`topic-3.<unique>-delete`; a long topic name is shortened so that the whole fits into a file
-    name.
+    """`topic-3.<unique>-delete`; a long topic name is shortened to the length limit of file
+    names.
     """
     tail = f"-{topic_partition.partition}.{unique}{suffix}"
     return topic_partition.topic[: _MAX_NAME_BYTES - len(tail)] + tail

@@ -1,4 +1,4 @@
-"""Bounds on what segments hold for speed: open files (`OpenFiles`) and loaded indexes
+"""Limits on the resources that segments keep: open files (`OpenFiles`) and loaded indexes
 (`LoadedIndexes`).
 """
 
@@ -11,9 +11,7 @@ DEFAULT_INDEX_BYTES: Final = 8 << 20
 
 
 class Closeable(Protocol):
-    """What `OpenFiles` keeps count of: something that holds a descriptor or a loaded index it can
-    do without.
-    """
+    """A member of `OpenFiles`: holds a descriptor or a loaded index that it can release."""
 
     used: bool
 
@@ -21,7 +19,7 @@ class Closeable(Protocol):
 
 
 class Loaded(Protocol):
-    """Something read from a file that can be read again."""
+    """Content of a file that can be unloaded and loaded again."""
 
     @property
     def held_bytes(self) -> int: ...
@@ -29,8 +27,9 @@ class Loaded(Protocol):
 
 
 class LoadedIndexes:
-    """Bounds the memory of indexes of closed segments, in the order of their loading: the oldest
-    is unloaded. The newest stays, however large. limit_bytes: of all together.
+    """Limits the memory of indexes of closed segments. When it is exceeded, indexes are unloaded in
+    the order of their loading; the newest stays, even if it alone is too large. limit_bytes: for
+    all together.
     """
 
     __slots__ = ("_sizes", "limit_bytes", "used_bytes")
@@ -41,7 +40,7 @@ class LoadedIndexes:
         self._sizes: dict[Loaded, int] = {}
 
     def add(self, index: Loaded) -> None:
-        """It is loaded, and its segment closed."""
+        """An index of a closed segment was loaded."""
         self.forget(index)
         self._sizes[index] = size = index.held_bytes
         self.used_bytes += size
@@ -51,17 +50,17 @@ class LoadedIndexes:
             oldest.unload()
 
     def forget(self, index: Loaded) -> None:
-        """It is not loaded any more, or belongs to an active segment."""
+        """The index was unloaded, or its segment became active."""
         self.used_bytes -= self._sizes.pop(index, 0)
 
 
 class OpenFiles:
-    """Bounds how many segments of one node keep their file open: a second-chance queue (CLOCK), no
-    work on a hit. indexes: bounds the memory of the indexes that these segments have loaded.
+    """Limits how many segments of one node keep their file open: a second-chance queue (CLOCK),
+    without work on a hit. indexes: limits the memory of the loaded indexes of these segments.
 
-    A holder sets `used` whenever it touches its file. When one more is opened than `limit` allows,
-    the oldest holder that was not used since its last turn is told to release. Not locked: each
-    node has its own, which one thread at a time uses.
+    A holder sets `used` whenever it uses its file. When one more file is opened than `limit`
+    allows, the oldest holder that was not used since its last turn is told to release its file. Not
+    locked: each node has its own, which one thread at a time uses.
     """
 
     __slots__ = ("_holders", "indexes", "limit")
@@ -72,7 +71,7 @@ class OpenFiles:
         self._holders: OrderedDict[Closeable, None] = OrderedDict()
 
     def opened(self, holder: Closeable) -> None:
-        """The holder opened its file; another may have to give up its own."""
+        """The holder opened its file; another holder may be told to release its own."""
         holders = self._holders
         turns = len(holders)
         while len(holders) >= self.limit:
@@ -86,13 +85,13 @@ class OpenFiles:
         holders[holder] = None
 
     def forget(self, holder: Closeable) -> None:
-        """The holder closed its file by itself."""
+        """The holder closed its file itself."""
         self._holders.pop(holder, None)
 
 
 def default_open_file_limit() -> int:
-    """How many segments may keep their file open: half of what the process may open, which leaves
-    descriptors to connections.
+    """How many segments may keep their file open: half of the process's limit on open files; the
+    rest is for connections.
     """
     try:
         import resource

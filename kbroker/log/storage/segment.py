@@ -1,4 +1,4 @@
-"""One segment as it is written: a run of record batches in `<base offset>.log`, and its indexes.
+"""A segment that can be written: record batches in `<base offset>.log`, and their indexes.
 
 Reading is in `indexed_segment`, the file itself in `segment_file`.
 """
@@ -20,7 +20,7 @@ from kbroker.settings.views.log_config import LogConfig
 
 
 class Segment(IndexedSegment):
-    """A segment that is written: appended to, closed, cut, recovered."""
+    """A segment that can be appended to, closed, truncated and recovered."""
 
     __slots__ = (
         "created_ms",
@@ -43,7 +43,7 @@ class Segment(IndexedSegment):
         roll_jitter_ms: int = 0,
         suffix: str = "",
     ) -> None:
-        """Describes files that are there; `create` makes them. suffix: as in IndexedSegment."""
+        """Describes existing files; `create` makes new ones. suffix: as in IndexedSegment."""
         super().__init__(
             directory,
             base_offset,
@@ -53,12 +53,16 @@ class Segment(IndexedSegment):
             has_transaction_index=has_transaction_index,
             suffix=suffix,
         )
-        self.largest_offset = base_offset + MAX_RELATIVE_OFFSET  # that fits into an index entry
+        self.largest_offset = (
+            base_offset + MAX_RELATIVE_OFFSET
+        )  # the largest that fits into an index entry
         self.preallocated = False
         self.created_ms = created_ms
         self.roll_jitter_ms = roll_jitter_ms
         self.latest_timestamp = NO_TIMESTAMP
-        """A later batch belongs into a new segment. Known while `index_room` is positive."""
+        """A batch with a later timestamp needs a new segment. Known while `index_room` is
+        positive.
+        """
 
     @classmethod
     def create(
@@ -72,7 +76,7 @@ class Segment(IndexedSegment):
         roll_jitter_ms: int = 0,
         suffix: str = "",
     ) -> Segment:
-        """Make the files of a new active segment: an empty log and two preallocated indexes."""
+        """Create the files of a new active segment: an empty log and two preallocated indexes."""
         segment = cls(
             directory,
             base_offset,
@@ -83,7 +87,7 @@ class Segment(IndexedSegment):
             roll_jitter_ms=roll_jitter_ms,
             suffix=suffix,
         )
-        # internal.segment.bytes may be negative: no batch fits then, nothing is to be reserved
+        # internal.segment.bytes may be negative: no batch fits then, nothing is preallocated
         create_file(segment.path, max(config.segment_bytes, 0) if config.preallocate else 0)
         segment.preallocated = config.preallocate
         segment.offset_index.create(config.segment_index_bytes)
@@ -99,8 +103,8 @@ class Segment(IndexedSegment):
     ) -> None:
         """Write whole batches at the end: one system call; then the index entries that are due.
 
-        headers: of those batches, with the offsets they have now. After a fault the file is cut
-        back to what it was. Raises LogDirectoryError.
+        headers: of those batches, with their final offsets. After a fault the file is truncated to
+        its previous size. Raises LogDirectoryError.
         """
         self.append_sized(
             batches,
@@ -117,7 +121,7 @@ class Segment(IndexedSegment):
     def append_sized(
         self, batches: bytes | bytearray | memoryview, sized: Iterable[tuple[int, int, int]]
     ) -> None:
-        """The same. sized: of each batch its bytes, last offset and max timestamp."""
+        """As `append`. sized: the size in bytes, last offset and max timestamp of each batch."""
         file = self.file
         if file is None:
             file = self.log_file()
@@ -159,8 +163,8 @@ class Segment(IndexedSegment):
         config: LogConfig,
         now_ms: int,
     ) -> bool:
-        """Whether these batches belong into a new segment: size, age, full index, or an offset too
-        far away. Changes nothing.
+        """Whether these batches need a new segment, because of size, age, a full index, or an
+        offset that is too far from the base offset. Changes nothing.
         """
         size = self.size
         if (
@@ -180,9 +184,10 @@ class Segment(IndexedSegment):
         return max_timestamp > first + longest_ms
 
     def learn_limits(self, config: LogConfig) -> None:
-        """After an append: note up to which timestamp and for how many index entries `should_roll`
-        will say no, for the first branch of `AppendableLog.append`. Reads no file. Nothing is noted
-        for a segment whose first batch has no timestamp: its age counts from its creation.
+        """After an append: store the largest timestamp, and the number of index entries, for which
+        `should_roll` is false; the first branch of `AppendableLog.append` uses them. Reads no file.
+        Nothing is stored for a segment whose first batch has no timestamp: its age counts from its
+        creation.
         """
         first = self._rolling_timestamp
         if first is not None:
@@ -190,7 +195,7 @@ class Segment(IndexedSegment):
             self.index_room = self._room_in_indexes()
 
     def forget_limits(self) -> None:
-        """The configuration or the jitter changed."""
+        """Called when the configuration or the jitter changed."""
         self.index_room = 0
 
     def _room_in_indexes(self) -> int:
@@ -199,42 +204,42 @@ class Segment(IndexedSegment):
     # -- closing ----------------------------------------------------------------------------------
 
     def become_inactive(self) -> None:
-        """At a roll: add the closing time entry, cut files to size."""
+        """At a roll: add the last time index entry, trim the files."""
         trims = self.begin_closing()
         for trim in trims:
             trim.run()
         self.end_closing(trims)
 
     def begin_closing(self) -> tuple[IndexTrim, IndexTrim]:
-        """Add the closing time entry and take no batch any more: `should_roll` says so. What cuts
-        the indexes to size, for any thread.
+        """Add the last time index entry and accept no more batches: `should_roll` returns True.
+        Returns the jobs that trim the indexes, for any thread.
         """
         self._add_last_time_entry()
         self.largest_offset = self.base_offset - 1
         return self.offset_index.begin_trim(), self.time_index.begin_trim()
 
     def end_closing(self, trims: tuple[IndexTrim, IndexTrim]) -> None:
-        """The trims have run."""
+        """Called after the trims have run."""
         self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
         for trim in trims:
             trim.settle()
         self._cut_to_size()
 
     def _cut_to_size(self) -> None:
-        """Cut a preallocated file behind its last batch, also if the file is not open now."""
+        """Truncate a preallocated file after its last batch, also if the file is not open."""
         file = self.log_file() if self.preallocated else self.file
         if file is not None and file.size() > self.size:
             file.truncate(self.size)
         self.preallocated = False
 
     def write_pending(self) -> None:
-        """Bring the index files up to date (no fsync)."""
+        """Write pending index entries (no fsync)."""
         self.offset_index.write_pending()
         self.time_index.write_pending()
 
     def close(self) -> None:
-        """Close cleanly: add the last time entry, cut the files to size. A segment that was not
-        used stays as it is.
+        """Close cleanly: add the last time index entry, trim the files. A segment that was not used
+        is left unchanged.
         """
         if self._max_timestamp_known:
             self._add_last_time_entry()
@@ -250,10 +255,10 @@ class Segment(IndexedSegment):
             paths.append(self.transaction_index.path)
         return paths
 
-    # -- cutting and recovery ---------------------------------------------------------------------
+    # -- truncation and recovery ------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, index_bytes: int, now_ms: int) -> None:
-        """Cut before the batch that contains offset; the segment is the active one afterwards."""
+        """Truncate before the batch that contains offset; the segment becomes the active one."""
         position = self.position_of(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -272,7 +277,7 @@ class Segment(IndexedSegment):
         self._max_timestamp_known = False
 
     def begin_recovery(self) -> None:
-        """Forget what the indexes say: the log is about to be scanned."""
+        """Clear the indexes: the log is about to be scanned."""
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.reset()
@@ -285,7 +290,7 @@ class Segment(IndexedSegment):
         self.bytes_since_index_entry = 0
 
     def end_recovery(self, valid_bytes: int, max_timestamp: int, max_timestamp_offset: int) -> None:
-        """Cut off what follows the valid batches, close the indexes."""
+        """Truncate the file after the valid batches, close the indexes."""
         self._max_timestamp = max_timestamp
         self._max_timestamp_offset = max_timestamp_offset
         file = self.log_file()

@@ -1,7 +1,7 @@
 """The file of a segment, `<base offset>.log`: its descriptor, and a scan of its batch headers.
 
-The file is opened when first needed and given back when `OpenFiles` says so; reads that are under
-way keep it. Neighbours: `indexed_segment` finds positions in it, `segment` writes it.
+The file is opened on first use and closed when `OpenFiles` requests it; reads in progress keep the
+descriptor. Neighbours: `indexed_segment` finds positions in it, `segment` writes it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kbroker.protocol.batches.legacy_records import is_legacy
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 SCAN_CHUNK_BYTES: Final = 8 * 1024
-"""One read of headers: covers the default index interval and the batch behind it."""
+"""Bytes of one read of headers: covers the default index interval and the batch after it."""
 
 """base offset, length, magic, last offset delta, max timestamp: the first 43 bytes of a batch."""
 
 
 class SegmentFile:
-    """base_offset: the offset in its name. size: bytes of whole batches in the file. used: touched
-    since `open_files` last looked.
+    """base_offset: from the file's name. size: bytes of whole batches in the file. used: set on
+    each use, cleared by `open_files`.
     """
 
     __slots__ = ("base_offset", "file", "open_files", "path", "size", "used")
@@ -48,7 +48,7 @@ class SegmentFile:
         self.open_files = open_files
 
     def log_file(self) -> LogFile:
-        """The open file; opened if it is not."""
+        """The open file; opened first if necessary."""
         file = self.file
         if file is None:
             file = self.file = LogFile(self.path)
@@ -57,12 +57,14 @@ class SegmentFile:
         return file
 
     def modified_ms(self) -> int:
-        """When the log was last written. An open file is asked, not its name: see `swap`."""
+        """When the log file was last written, ms. An open file is asked by its descriptor, not by
+        its name: see `swap`.
+        """
         return modified_ms(self.path) if self.file is None else self.file.modified_ms()
 
     @property
     def loaded_indexes(self) -> LoadedIndexes:
-        """The bound on the memory of indexes."""
+        """The limit on the memory of indexes."""
         return self.open_files.indexes
 
     def release(self) -> None:
@@ -70,7 +72,7 @@ class SegmentFile:
         self.file = None
 
     def close_file(self) -> None:
-        """Let the descriptor go; a FileSlice in flight still holds it."""
+        """Close the file; a FileSlice in use still holds the descriptor."""
         if self.file is not None:
             self.open_files.forget(self)
             self.release()
@@ -83,8 +85,8 @@ class SegmentFile:
         """(position, base offset, last offset, size, max timestamp) of the batches from position
         on.
 
-        position: where a batch begins. Reads bounded chunks, never a batch's records as such.
-        Raises KafkaError(CORRUPT_MESSAGE) for bytes that are no batch.
+        position: where a batch begins. Reads chunks of bounded size, and skips the records of large
+        batches. Raises KafkaError(CORRUPT_MESSAGE) for bytes that are no batch.
         """
         if end is None:
             end = self.size
@@ -110,7 +112,7 @@ class SegmentFile:
                     max_timestamp,
                 )
                 at += size
-            if at == 0:  # too short for a batch, but messages of magic 0 and 1 are short
+            if at == 0:  # too short for a batch; messages of magic 0 and 1 are shorter
                 message = self._message_at(data, 0, position, end)
                 yield message
                 at = message[3]
@@ -119,8 +121,9 @@ class SegmentFile:
     def _message_at(
         self, data: bytes, at: int, start: int, end: int
     ) -> tuple[int, int, int, int, int]:
-        """The fields that `scan` yields for a message of magic 0 or 1; for a wrapper only the last
-        offset is known. start, end: positions of data and of the last byte to read.
+        """The fields that `scan` yields for a message of magic 0 or 1; the base offset of a
+        compressed message set is unknown. start, end: positions of data and of the last byte to
+        read.
         """
         if is_legacy(data, at):
             with suppress(KafkaError):

@@ -1,9 +1,9 @@
-"""The ordered segments of one partition: finding, reading across them, adding, and removal in two
+"""The ordered segments of one partition: lookup, reads across segments, adding, and removal in two
 steps.
 
 A removed segment is renamed to `.deleted` by a job of the log's queue (`disk_jobs`), and its files
-are deleted after file.delete.delay.ms, as in Kafka; reads under way keep their descriptor. The
-meaning of the records (producers, epochs, offsets) is partition_log's.
+are deleted after file.delete.delay.ms, as in Kafka; reads in progress keep their descriptor.
+`partition_log` interprets the records (producers, epochs, offsets).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kbroker.settings.views.log_config import LogConfig
 
 
 class Segments:
-    """At least one segment, the last of them active. All offsets below the first one's base are
-    gone.
+    """At least one segment; the last is active. All records below the base offset of the first are
+    deleted.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Segments:
         *,
         jobs: DiskJobs | None = None,
     ) -> None:
-        """jobs: of the log these segments belong to."""
+        """jobs: those of the log."""
         self.directory = directory
         self.open_files = open_files
         self.random = random
@@ -60,20 +60,22 @@ class Segments:
         self._items: list[Segment] = []
         self._bases: list[int] = []
         self._latest: list[int] | None = None
-        """The largest timestamp up to each closed segment; None: to be looked up again."""
+        """The largest timestamp up to each closed segment; None: must be determined again."""
         self.deleted_files: deque[tuple[int, str]] = deque()
-        """(when, path) of files that were renamed to `.deleted`."""
+        """(due time in ms, path) of files that were renamed to `.deleted`."""
 
     def share(self, open_files: OpenFiles, random: Random) -> None:
-        """Use what all logs of the node share from now on. No file of this log may be open."""
+        """Use the resources that all logs of the node share from now on. No file of this log may be
+        open.
+        """
         self.open_files = open_files
         self.random = random
         for segment in self._items:
             segment.open_files = open_files
 
     def lend(self, jobs: DiskJobs, open_files: OpenFiles) -> Segments:
-        """The same segments for a worker, with jobs and open files of its own. They are not to be
-        used here until `take_back`.
+        """The same segments for a worker, with its own jobs and open files. This object must not be
+        used until `take_back`.
         """
         lent = Segments(self.directory, open_files, jobs=jobs)
         lent._items = self._items.copy()
@@ -86,14 +88,14 @@ class Segments:
         return lent
 
     def release(self) -> None:
-        """Called by the worker at its end: let go of all files and loaded indexes."""
+        """Called by the worker when it is done: release all files and loaded indexes."""
         for segment in self._items:
             segment.close_file()
             segment.release()
 
     def take_back(self, lender: Segments, jobs: DiskJobs) -> None:
-        """Called on segments that a worker has released: they take the place of the lender, which
-        is not used any more.
+        """Called on the segments that a worker has released: they replace the lender, which is not
+        used any more.
         """
         self._jobs = jobs
         lender.deleted_files.extend(self.deleted_files)
@@ -104,7 +106,7 @@ class Segments:
             segment.open_files = self.open_files
 
     def roll_jitter_ms(self, config: LogConfig) -> int:
-        """How much earlier than segment.ms one segment rolls, so that not all roll at once: drawn
+        """How much earlier than segment.ms one segment rolls, so that not all roll at once: random,
         from 0 to segment.jitter.ms (exclusive). 0 without a random number generator.
         """
         limit_ms = min(config.segment_jitter_ms, config.segment_ms)
@@ -125,7 +127,7 @@ class Segments:
 
     @property
     def base_offsets(self) -> list[int]:
-        """Ascending; not to be changed."""
+        """Ascending; must not be changed by the caller."""
         return self._bases
 
     @property
@@ -133,8 +135,8 @@ class Segments:
         return sum(segment.size for segment in self._items)
 
     def add(self, segment: Segment) -> None:
-        """Append the segment that follows; it is the active one then. Raises InvariantError out of
-        order.
+        """Append a segment, which becomes the active one. Raises InvariantError if its base offset
+        is out of order.
         """
         if self._bases and segment.base_offset <= self._bases[-1]:
             raise InvariantError(f"{segment.path} does not follow segment {self._bases[-1]}")
@@ -144,7 +146,7 @@ class Segments:
         self.active = segment
 
     def insert(self, segment: Segment) -> None:
-        """Put a rewritten segment where the ones it replaces were removed. Never the active one."""
+        """Insert a rewritten segment in place of the removed ones. Never the active segment."""
         index = bisect_left(self._bases, segment.base_offset)
         if index == len(self._bases) or self._bases[index] == segment.base_offset:
             raise InvariantError(f"{segment.path} has no place among the segments")
@@ -153,7 +155,7 @@ class Segments:
         self._latest = None
 
     def create_active(self, base_offset: int, *, config: LogConfig, now_ms: int) -> Segment:
-        """Make a new active segment on disk and append it."""
+        """Create a new active segment on disk and append it."""
         segment = Segment.create(
             self.directory,
             base_offset,
@@ -166,15 +168,15 @@ class Segments:
         return segment
 
     def floor_index(self, offset: int) -> int:
-        """Index of the segment that offset belongs to; 0 for offsets before all."""
+        """Index of the segment that contains offset; 0 for offsets before all segments."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def at_or_after(self, offset: int) -> list[Segment]:
-        """The segments that begin at or after offset."""
+        """The segments whose base offset is at or after offset."""
         return self._items[bisect_left(self._bases, offset) :]
 
     def end_offset(self, index: int, log_end_offset: int) -> int:
-        """Where the segment at index ends (exclusive)."""
+        """The end offset of the segment at index (exclusive)."""
         following = index + 1
         return self._bases[following] if following < len(self._bases) else log_end_offset
 
@@ -189,7 +191,7 @@ class Segments:
         log_end_offset: int,
         min_one_batch: bool,
     ) -> tuple[FileSlice | None, int]:
-        """(slice, offset up to which it reaches): of one segment, the first that has a batch at or
+        """(slice, its end offset (exclusive)) of one segment: the first that has a batch at or
         after fetch_offset.
         """
         items = self._items
@@ -217,7 +219,9 @@ class Segments:
     def aborted_transactions(
         self, fetch_offset: int, upper_offset: int
     ) -> list[AbortedTransaction]:
-        """Those that overlap [fetch_offset, upper_offset), in order of their markers."""
+        """The aborted transactions that overlap [fetch_offset, upper_offset), in order of their
+        markers.
+        """
         found: list[AbortedTransaction] = []
         for index in range(self.floor_index(fetch_offset), len(self._items)):
             if self._items[index].transaction_index.collect(fetch_offset, upper_offset, found):
@@ -227,7 +231,7 @@ class Segments:
     # -- by time ----------------------------------------------------------------------------------
 
     def latest_timestamps(self) -> list[int]:
-        """The largest timestamp up to each closed segment. Not to be changed."""
+        """The largest timestamp up to each closed segment. Must not be changed by the caller."""
         latest = self._latest
         if latest is None:
             closed = (segment.max_timestamp for segment in self._items[:-1])
@@ -236,11 +240,11 @@ class Segments:
 
     @property
     def knows_latest_timestamps(self) -> bool:
-        """Whether `latest_timestamps` is at hand, without a look at any closed segment."""
+        """Whether `latest_timestamps` is known without reading a closed segment."""
         return self._latest is not None
 
     def has(self, segment: Segment) -> bool:
-        """Whether it is still one of these."""
+        """Whether this is still one of the segments."""
         index = bisect_left(self._bases, segment.base_offset)
         return index < len(self._items) and self._items[index] is segment
 
@@ -255,9 +259,9 @@ class Segments:
     def files_to_sync(
         self, recovery_point: int, up_to: int, snapshot_path: Callable[[int], str | None]
     ) -> list[LogFile]:
-        """The files with data between the two offsets, and the producer snapshots behind closed
-        segments. Writes pending index entries of closed segments. snapshot_path: gives the snapshot
-        at an offset, None if there is none.
+        """The files with data between the two offsets, and the producer snapshots at the end of
+        closed segments. Writes pending index entries of closed segments. snapshot_path: returns the
+        path of the snapshot at an offset, None if there is none.
         """
         files: list[LogFile] = []
         for index in range(self.floor_index(recovery_point), len(self)):
@@ -280,8 +284,8 @@ class Segments:
     # -- removing ---------------------------------------------------------------------------------
 
     def remove(self, removed: Iterable[Segment], *, due_ms: int) -> None:
-        """Take segments out of the list and queue jobs that rename their files to `.deleted`; those
-        are deleted at due_ms.
+        """Remove segments from the list and queue jobs that rename their files to `.deleted`; the
+        renamed files are deleted at due_ms.
         """
         for segment in list(removed):
             if self._jobs.undo is not None:
@@ -298,22 +302,22 @@ class Segments:
             self.active = self._items[-1]
 
     def schedule_delete(self, path: str, *, due_ms: int) -> None:
-        """Queue a job that renames a file, which may be missing, to `.deleted`; then remember to
-        delete it at due_ms.
+        """Queue a job that renames a file, which may be missing, to `.deleted`; the renamed file is
+        deleted at due_ms.
         """
         deleted = path + names.DELETED
         remember = partial(self.deleted_files.append, (due_ms, deleted))
         self._jobs.add(Rename(path, deleted, remember, may_be_gone=True))
 
     def take_due_files(self, now_ms: int) -> list[str]:
-        """The files that were renamed long enough ago; they are the caller's to delete."""
+        """The renamed files whose deletion is due; the caller deletes them."""
         due = []
         while self.deleted_files and self.deleted_files[0][0] <= now_ms:
             due.append(self.deleted_files.popleft()[1])
         return due
 
     def delete_due_files(self, now_ms: int) -> int:
-        """Delete what was renamed long enough ago. Returns how many files."""
+        """Delete the renamed files that are due. Returns how many."""
         due = self.take_due_files(now_ms)
         for path in due:
             unlink(path)

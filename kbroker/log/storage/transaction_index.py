@@ -21,7 +21,7 @@ _TRANSACTION_ENTRY = Struct(">hqqqq")
 
 
 class TransactionIndex:
-    """`.txnindex`: the aborted transactions whose marker lies in this segment. The file is made
+    """`.txnindex`: the aborted transactions whose marker lies in this segment. The file is created
     with the first.
     """
 
@@ -33,7 +33,9 @@ class TransactionIndex:
         self._entries: list[AbortedTransaction] | None = None if exists else []
 
     def entries(self) -> list[AbortedTransaction]:
-        """All, in order of their markers. Raises CorruptIndexError for an unknown version."""
+        """All entries, in order of their markers. Raises CorruptIndexError for an unknown
+        version.
+        """
         if self._entries is None:
             data = read_file(self.path) or b""
             self._entries = []
@@ -74,7 +76,7 @@ class TransactionIndex:
         self.exists = True
 
     def truncate_to(self, offset: int) -> None:
-        """Forget transactions whose marker is at or above offset."""
+        """Remove transactions whose marker is at or above offset."""
         if not self.exists:
             return
         entries = self.entries()
@@ -83,7 +85,7 @@ class TransactionIndex:
         resize_file(self.path, len(entries) * TRANSACTION_ENTRY_BYTES)
 
     def reset(self) -> None:
-        """Forget everything, keep an empty file if there was one (as Kafka does)."""
+        """Remove all entries; an existing file is kept, empty (as in Kafka)."""
         self._entries = []
         if self.exists:
             resize_file(self.path, 0)
@@ -94,8 +96,8 @@ class TransactionIndex:
         self.exists = False
 
     def collect(self, fetch_offset: int, upper_offset: int, into: list[AbortedTransaction]) -> bool:
-        """Add what overlaps [fetch_offset, upper_offset). Returns True if later segments need not
-        be asked.
+        """Add the entries that overlap [fetch_offset, upper_offset). Returns True if later segments
+        need not be searched.
         """
         if self.exists:
             for entry in self.entries():

@@ -1,6 +1,6 @@
 """The files of a log directory as lines of text, in the format of kafka-dump-log.
 
-Reads files only, so it works beside a running broker. `cli/dump_log.py` is the command.
+Only reads files, so it can run beside a running broker. `cli/dump_log.py` is the command.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kbroker.protocol.messages.stored.control_records import (
 )
 
 RecordText = Callable[[Record], str]
-"""How key and value of a data record are shown, beginning with a blank if not empty."""
+"""How key and value of a data record are shown; the text begins with a blank if not empty."""
 
 CHECKPOINT: Final = ".checkpoint"
 MAX_BATCH_BYTES: Final = 1 << 30
@@ -74,11 +74,11 @@ _CONTROL: Final[Mapping[ControlType, tuple[str, type[Data]]]] = {
 
 
 class DumpError(Exception):
-    """A file that cannot be shown: one line, which and why."""
+    """A file that cannot be shown; one line with file and reason."""
 
 
 class TornTailError(DumpError):
-    """The file ends inside a batch; trailing_bytes are behind the last whole one."""
+    """The file ends inside a batch; trailing_bytes: the bytes after the last whole batch."""
 
     def __init__(self, message: str, trailing_bytes: int) -> None:
         super().__init__(message)
@@ -88,10 +88,10 @@ class TornTailError(DumpError):
 def dump_file(
     path: Path, *, records: bool = True, record_text: RecordText | None = None
 ) -> Iterator[str]:
-    """The lines of one file, chosen by its name.
+    """The lines of one file, whose kind is chosen by its name.
 
-    records: also what is in the batches. record_text: how keys and values are shown.
-    Raises DumpError for files of no known kind, LogDirectoryError.
+    records: also show the records of the batches. record_text: how keys and values are shown.
+    Raises DumpError for files of an unknown kind, LogDirectoryError.
     """
     if not exists(path) or is_directory(path):
         raise DumpError(f"{path}: no such file")
@@ -129,7 +129,7 @@ def _dump_snapshot_header(name: str) -> Iterator[str]:
 def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
     name, size = str(path), file_size(str(path))
     try:
-        # of a file that is all preallocation Kafka shows the first entry
+        # Kafka shows the first entry of a file with only preallocation
         if kind == names.INDEX:
             if size < OFFSET_ENTRY_BYTES:
                 yield f"{path} is empty."
@@ -157,10 +157,10 @@ def _dump_index(path: Path, base_offset: int, kind: str) -> Iterator[str]:
 
 def batches_of(path: Path, position: int = 0) -> Iterator[tuple[int, BatchHeader, bytes]]:
     """(position, header, bytes) of the batches, or old messages, of a file, valid or not, from
-    a position on where one begins.
+    position, where one begins.
 
-    Raises DumpError, after the batches before it, for bytes that are no batch, TornTailError for a
-    part of one.
+    Raises DumpError for bytes that are no batch, after yielding those before it; TornTailError for
+    an incomplete batch.
     """
     file = LogFile(str(path), read_only=True)
     end = file.size()
@@ -188,7 +188,7 @@ def dump_batches(
 ) -> Iterator[str]:
     """A line for each batch, and with `records` one for each record.
 
-    Raises DumpError; before a TornTailError comes Kafka's line for what lies behind the batches.
+    Raises DumpError; before a TornTailError it yields Kafka's line about the trailing bytes.
     """
     try:
         yield from _batch_and_record_lines(path, records, record_text)

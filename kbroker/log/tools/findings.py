@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """Something that is wrong. path: the file or folder."""
+    """A problem that was found. path: the file or folder."""
 
     path: Path
     what: str
@@ -17,7 +17,7 @@ class Problem(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """A file of that many bytes was looked at."""
+    """A file of that many bytes was checked."""
 
     path: Path
     size_bytes: int

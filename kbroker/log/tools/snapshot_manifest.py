@@ -1,9 +1,9 @@
-"""`snapshot.json`: what a topic snapshot consists of.
+"""`snapshot.json`: the manifest of a topic snapshot.
 
 A topic snapshot is a directory with a folder per partition, named and filled as in a log directory
 (`orders-0/00000000000000000000.log`), and this file, which is written last: a directory without it
-is no snapshot. `snapshot_writer` makes one, `snapshot_reader` checks and reads it. The metadata
-log's snapshots and those of producers are other things.
+is no snapshot. `snapshot_writer` writes snapshots, `snapshot_reader` checks and reads them. They
+are not related to metadata snapshots and producer snapshots.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class SnapshotError(StartupError):
-    """A directory that is no topic snapshot, or a damaged one: one line, which and why."""
+    """A directory that is no topic snapshot, or a damaged one; one line with directory and
+    reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A segment. base_offset: in its name. crc32c: of all its bytes."""
+    """A segment. base_offset: from its name. crc32c: of the whole file."""
 
     base_offset: int
     size_bytes: int
@@ -41,14 +43,14 @@ class SnapshotFile:
 
     @property
     def name(self) -> str:
-        """In the partition's folder."""
+        """The file's name in the partition's folder."""
         return offset_name(self.base_offset, LOG)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """One partition; its files in the order of their offsets. log_start_offset: before which
-    records were deleted. log_end_offset: exclusive. high_watermark: as it was known then.
+    """One partition; files in the order of their offsets. log_start_offset: records below it were
+    deleted. log_end_offset: exclusive. high_watermark: as it was when the snapshot was taken.
     """
 
     partition: int
@@ -60,7 +62,7 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """taken: "online" or "offline". configs: those set for the topic itself."""
+    """taken: "online" or "offline". configs: the topic's own overrides."""
 
     cluster_id: str
     topic: str
@@ -72,7 +74,7 @@ class SnapshotManifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Total size of all files."""
         return sum(file.size_bytes for each in self.partitions for file in each.files)
 
     def folder(self, partition: int) -> str:
@@ -80,7 +82,7 @@ class SnapshotManifest:
         return f"{self.topic}-{partition}"
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """The content of `snapshot.json`."""
         fields: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -114,7 +116,7 @@ class SnapshotManifest:
 
 
 def _own_crc(fields: Mapping[str, Any]) -> int:
-    """Of everything in the file but this checksum."""
+    """CRC-32C of all fields except the checksum itself."""
     content = {key: value for key, value in fields.items() if key != "crc32c"}
     return crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
@@ -143,7 +145,9 @@ def read_manifest(directory: Path) -> SnapshotManifest:
 
 
 def _decode(fields: Mapping[str, Any]) -> SnapshotManifest:
-    """Raises what a wrong shape raises, ValueError with a sentence for the rest."""
+    """Raises the error of any malformed field; ValueError with a sentence for inconsistent
+    values.
+    """
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise ValueError("not the manifest of a topic snapshot")
     if fields["version"] != VERSION:
@@ -151,7 +155,7 @@ def _decode(fields: Mapping[str, Any]) -> SnapshotManifest:
     if fields["crc32c"] != f"{_own_crc(fields):08x}":
         raise ValueError("its checksum is wrong: the file is damaged or was edited")
     topic = str(fields["topic"])
-    # the names of files follow from it
+    # the file names are derived from it
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ValueError(f"{topic!r} is no name of a topic")
     partitions = tuple(map(_partition, fields["partitions"]))

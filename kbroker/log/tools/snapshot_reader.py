@@ -1,8 +1,8 @@
 """Checks a topic snapshot against its manifest, and reads the records that a consumer would see.
 
-What a snapshot holds are the batches as they were stored, markers of transactions included. Visible
-are the records that `read_committed` shows: not those of transactions that were aborted, nor of
-those whose end the snapshot has not.
+A snapshot holds the batches as they were stored, including transaction markers. Visible are the
+records that a `read_committed` consumer gets: not those of aborted transactions, nor of
+transactions whose marker is not in the snapshot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NEVER: Final = (1 << 63) - 1
 
 @dataclass(slots=True)
 class PartitionContent:
-    """What the check of a partition found. hidden: offsets [first, end) of each producer id whose
-    transactions do not count, in order. open_transactions: those among them without an end.
+    """The result of checking a partition. hidden: offset ranges [first, end) of each producer id
+    whose transactions are not visible, in order. open_transactions: those of them without a marker.
     """
 
     hidden: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class PartitionContent:
     _begun: dict[int, int] = field(default_factory=dict)
 
     def take(self, header: BatchHeader, batch: memoryview) -> None:
-        """The next batch of the partition."""
+        """Process the next batch of the partition."""
         if header.is_control:
             for record in iter_records(batch, header):
                 first = self._begun.pop(header.producer_id, None)
@@ -47,7 +47,7 @@ class PartitionContent:
             self._begun.setdefault(header.producer_id, header.base_offset)
 
     def end(self) -> None:
-        """That was the last batch."""
+        """Called after the last batch."""
         self.open_transactions = len(self._begun)
         for producer_id, first in self._begun.items():
             self._hide(producer_id, first, NEVER)
@@ -57,7 +57,7 @@ class PartitionContent:
         self.hidden.setdefault(producer_id, []).append((first, end))
 
     def shows(self, header: BatchHeader) -> bool:
-        """Whether the records of a batch count."""
+        """Whether the records of a batch are visible."""
         if header.is_control:
             return False
         ranges = self.hidden.get(header.producer_id) if header.is_transactional else None
@@ -70,8 +70,9 @@ class PartitionContent:
 def check_partition(
     directory: Path, manifest: SnapshotManifest, partition: PartitionSnapshot
 ) -> Iterator[int | PartitionContent]:
-    """Read a partition's files whole: sizes, CRC-32C of files and of batches, order of offsets.
-    Yields the bytes of each file, and at the end the content. Raises SnapshotError.
+    """Read and check all files of a partition: sizes, CRC-32C of files and batches, order of
+    offsets. Yields the size of each file in bytes, and at the end the content. Raises
+    SnapshotError.
     """
     content = PartitionContent()
     next_offset = 0
@@ -100,7 +101,7 @@ def check_partition(
             )
         next_offset = max(scan.next_offset, file.base_offset)
         yield size
-    if next_offset > partition.log_end_offset:  # before it there may be a gap of compaction
+    if next_offset > partition.log_end_offset:  # below it compaction may have left a gap
         raise SnapshotError(
             f"{directory / manifest.folder(partition.partition)} ends at offset {next_offset}, its "
             f"manifest says {partition.log_end_offset}: the snapshot is damaged"
@@ -115,7 +116,7 @@ def visible_records(
     partition: PartitionSnapshot,
     content: PartitionContent,
 ) -> Iterator[list[Record]]:
-    """The records of a partition in the order of their offsets, batch by batch. content: of
+    """The visible records of a partition in offset order, batch by batch. content: the result of
     `check_partition`. Raises SnapshotError, LogDirectoryError.
     """
     for file in partition.files:

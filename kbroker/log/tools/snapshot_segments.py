@@ -18,12 +18,12 @@ from kbroker.protocol.batches.batch_header import BatchHeader
 from kbroker.protocol.batches.checksum import crc32c
 
 Visit = Callable[[BatchHeader, memoryview], None]
-"""Called with every sound batch, in order."""
+"""Called with every valid batch, in order."""
 
 
 class SegmentScan(NamedTuple):
-    """The sound part of a segment. valid_bytes: its whole batches. next_offset: behind them.
-    crc: CRC-32C of those bytes. problem: what is wrong behind them, None if nothing.
+    """The valid part of a segment. valid_bytes: size of its whole batches. next_offset: the offset
+    after them. crc: CRC-32C of those bytes. problem: the fault after them, None if there is none.
     """
 
     valid_bytes: int
@@ -35,8 +35,8 @@ class SegmentScan(NamedTuple):
 def scan_segment(
     path: Path, size_bytes: int, next_offset: int, visit: Visit | None = None
 ) -> SegmentScan:
-    """Read a segment up to the first thing that is wrong. next_offset: the least that may come.
-    Raises LogDirectoryError.
+    """Read a segment up to the first fault. next_offset: the smallest valid base offset. Raises
+    LogDirectoryError.
     """
     position = crc = 0
     problem = None
@@ -58,8 +58,8 @@ def scan_segment(
 
 
 class StoppedLog(NamedTuple):
-    """A partition's folder of a node that does not run. log_start_offset, high_watermark: of the
-    node's checkpoints, 0 where they have none. is_clean: the node was shut down cleanly.
+    """A partition's folder of a node that is not running. log_start_offset, high_watermark: from
+    the node's checkpoints, 0 where those have no entry. is_clean: the node was shut down cleanly.
     """
 
     folder: Path
@@ -70,13 +70,13 @@ class StoppedLog(NamedTuple):
 
 
 def log_bytes(folder: Path) -> int:
-    """How many bytes of segments there are, for a progress bar."""
+    """Total size of the segments in bytes, for a progress bar."""
     return sum(size for _, _, size in _segments(folder))
 
 
 def _segments(folder: Path) -> list[tuple[int, Path, int]]:
-    """(base offset, path, bytes) in the order of offsets. A preallocated file without a batch has
-    none.
+    """(base offset, path, size in bytes) in offset order. The size of a preallocated file without a
+    batch is 0.
     """
     found = []
     for name, size, is_directory in list_directory(folder):
@@ -94,11 +94,11 @@ def snapshot_log(
     log: StoppedLog, writer: PartitionWriter
 ) -> Iterator[int | str | PartitionSnapshot]:
     """Link or copy a log's segments. Yields how many bytes were read, notes for the user, and at
-    the end the partition's entry of the manifest.
+    the end the partition's entry in the manifest.
 
-    Linked are the segments that nothing writes to again: followed by one that has records, and
-    below the high watermark, under which no log is truncated. Raises SnapshotError for a damaged
-    log, LogDirectoryError.
+    A segment is linked if no broker writes to it again: it is followed by a segment that has
+    records, and is below the high watermark, under which no log is truncated. Raises SnapshotError
+    for a damaged log, LogDirectoryError.
     """
     segments = _segments(log.folder)
     if not segments:
@@ -109,7 +109,7 @@ def snapshot_log(
     for at, (base, path, size) in enumerate(segments):
         if at < last_filled and segments[at + 1][0] <= log.log_start_offset:
             next_offset = segments[at + 1][0]
-            continue  # deleted records, whose file was still to be removed
+            continue  # deleted records; the file was not removed yet
         scan = scan_segment(path, size, max(base, next_offset))
         if scan.problem is not None and written_bytes(path) > scan.valid_bytes:
             if log.is_clean or at < last_filled:
@@ -124,7 +124,7 @@ def snapshot_log(
         is_full = at < last_filled and scan.problem is None
         if is_full and scan.next_offset <= log.high_watermark:
             writer.link(path, base, scan.valid_bytes, scan.crc)
-        elif scan.valid_bytes or base > next_offset:  # an empty one may begin behind a gap
+        elif scan.valid_bytes or base > next_offset:  # an empty one may start after a gap
             writer.copy(path, base, scan.valid_bytes)
         next_offset = max(scan.next_offset, base)
         yield size

@@ -1,7 +1,8 @@
 """Writes a topic snapshot: segments are linked or copied, batches appended; the manifest is last.
 
-A link costs no space and no time, and shares its bytes with the log: only a segment that no broker
-writes to any more may be linked (ADR 27). Everything is synced before the manifest is written.
+A hard link takes no space and no time, but shares its bytes with the log: only a segment that no
+broker writes to any more may be linked (ADR 27). Everything is synced before the manifest is
+written.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ COPY_CHUNK_BYTES: Final = 1 << 20
 NOT_LINKED: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 )
-"""Another file system, another user's file, or a file system without links: copied instead."""
+"""Errors of a link to another file system, to another user's file, or on a file system without
+links: the file is copied instead.
+"""
 
 
 class SnapshotWriter:
-    """The directory of a snapshot, a context manager: left without a manifest, it removes what was
-    written. Methods block, and raise SnapshotError and LogDirectoryError.
+    """The directory of a snapshot; a context manager that removes the written files on exit if no
+    manifest was written. Methods block, and raise SnapshotError and LogDirectoryError.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -86,7 +89,9 @@ class SnapshotWriter:
         return PartitionWriter(folder)
 
     def finish(self, manifest: SnapshotManifest) -> None:
-        """Every partition is closed: make the directory a snapshot."""
+        """Write the manifest, which makes the directory a snapshot. All partitions must be
+        closed.
+        """
         sync_directory(self.directory)
         atomic_write(self.directory / MANIFEST, manifest.encode())
         sync_directory(self.directory.parent)
@@ -94,9 +99,10 @@ class SnapshotWriter:
 
 
 class PartitionWriter:
-    """The segments of one partition, in the order of their offsets.
+    """The segments of one partition, in offset order.
 
-    files: those that are whole. linked_bytes, copied_bytes: what became of segments.
+    files: the completed ones. linked_bytes, copied_bytes: total size of segments that were linked
+    or copied.
     """
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -111,8 +117,8 @@ class PartitionWriter:
         self._crc = 0
 
     def link(self, source: Path, base_offset: int, size_bytes: int, crc: int) -> None:
-        """Take a whole segment by a link, or as a copy where no link is possible. crc: of its
-        bytes, as they were checked.
+        """Add a whole segment as a link, or as a copy where a link is impossible. crc: CRC-32C of
+        its bytes, checked by the caller.
         """
         target = self.folder / names.offset_name(base_offset, names.LOG)
         try:
@@ -127,7 +133,7 @@ class PartitionWriter:
         self.linked_bytes += size_bytes
 
     def copy(self, source: Path, base_offset: int, size_bytes: int) -> None:
-        """Take the first size_bytes of a segment as a file of their own."""
+        """Copy the first size_bytes of a segment into a new file."""
         file = LogFile(str(source), read_only=True)
         self._begin(base_offset)
         position = 0
@@ -141,7 +147,7 @@ class PartitionWriter:
         self.copied_bytes += size_bytes
 
     def append(self, batch: bytes | memoryview, base_offset: int) -> None:
-        """Add one whole batch; a new segment begins where one is full."""
+        """Append one whole batch; a new segment is started when one is full."""
         data = memoryview(batch)
         if self._open is not None and self._size + len(data) > self._segment_bytes:
             self._end()
@@ -151,7 +157,7 @@ class PartitionWriter:
         self.copied_bytes += len(data)
 
     def close(self, log_end_offset: int) -> tuple[SnapshotFile, ...]:
-        """Sync everything. A partition without any batch gets an empty segment, as a log has one.
+        """Sync everything. A partition without batches gets an empty segment, as a log has one.
         Returns the files.
         """
         if self._open is not None:

@@ -1,14 +1,14 @@
-"""`kbroker dump-log --verify`: is everything in a data folder what it must be, and where not.
+"""`kbroker dump-log --verify`: checks all files in a data folder and reports the invalid ones.
 
-Reads only. The logs are the truth: batches are checked by themselves (CRC, order, segment bounds),
-then all that is derived from them (indexes, aborted transactions, producer snapshots, leader
-epochs, checkpoints) against a replay of them. Folders marked `-delete` and files that are on their
-way in or out (`.deleted`, `.cleaned`, `.swap`, `.tmp`) are left out. How a damaged file is mended
-is recovery's.
+Reads only. The logs are the source of truth: batches are checked by themselves (CRC, order, segment
+bounds), then all derived files (indexes, aborted transactions, producer snapshots, leader epochs,
+checkpoints) are compared with a replay of the logs. Folders marked `-delete` and temporary files
+(`.deleted`, `.cleaned`, `.swap`, `.tmp`) are skipped. Repairing damaged files is the task of
+recovery.
 
-A folder without the marker of a clean shutdown is in use, or its broker was killed. What a start
-would recover is no problem there: leader epochs that are not in their checkpoint yet, index entries
-for batches behind those that were checked, files that were deleted meanwhile.
+A folder without a clean-shutdown marker is in use, or its broker was killed. There the state that a
+start would recover is no problem: leader epochs that are not in their checkpoint yet, index entries
+for batches after the checked ones, files that were deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OFFSET_CHECKPOINTS: Final = (
 
 
 def data_bytes(folder: Path) -> int:
-    """How many bytes of batches `verify_folder` will check, about: for a progress bar."""
+    """Approximate size of the batches that `verify_folder` will check, for a progress bar."""
     total = 0
     for name, _, is_directory in list_directory(folder):
         if is_directory:
@@ -59,7 +59,7 @@ def data_bytes(folder: Path) -> int:
 def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
     """Check a log directory with all its partitions, or one partition's folder.
 
-    records: also unpack every record. Raises LogDirectoryError if the folder cannot be listed.
+    records: also decode every record. Raises LogDirectoryError if the folder cannot be listed.
     """
     entries = list_directory(folder)
     is_partition = any(names.parse_offset_name(name) for name, _, _ in entries)
@@ -111,7 +111,9 @@ def verify_folder(folder: Path, *, records: bool = False) -> Iterator[Finding]:
 def _synced_offset(
     data_folder: Path, recovery_points: Mapping[TopicPartition, int], place: TopicPartition
 ) -> int | None:
-    """Up to where the files of a partition must agree; None for all of it."""
+    """The offset up to which the files of a partition must be consistent; None for the whole
+    log.
+    """
     if exists(data_folder / names.CLEAN_SHUTDOWN):
         return None
     return recovery_points.get(place, 0)
@@ -130,7 +132,7 @@ def _verify_offsets(
     check: PartitionCheck,
     checkpoints: Mapping[str, Mapping[TopicPartition, int]],
 ) -> Iterator[Problem]:
-    """The broker's checkpoints against the end of one log."""
+    """Compare the broker's checkpoints with the end of one log."""
     for name, offsets in checkpoints.items():
         offset = offsets.get(topic_partition, 0)
         if check.has_segments and not 0 <= offset <= check.log_end_offset:

@@ -1,5 +1,5 @@
-"""Files of a node beside its partitions: meta.properties, quorum-state, metadata snapshots. Part of
-`verify`.
+"""Checks the files of a node beside its partitions: meta.properties, quorum-state, metadata
+snapshots. Part of `verify`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All files of one partition's folder, compared with each other."""
+"""Checks all files of one partition's folder against each other."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _FOREVER_MS: Final = 1 << 62
 
 
 class PartitionCheck:
-    """One partition's folder. `run` yields what it finds; after it, `log_end_offset` and
-    `has_segments` say what the log is. was_cleaned: compaction may have left gaps. synced_offset:
-    the recovery point of a folder without a clean shutdown, from which on derived files may lag
-    behind the log and files may be deleted; None where there was one.
+    """One partition's folder. `run` yields the findings; after it, `log_end_offset` and
+    `has_segments` describe the log. was_cleaned: compaction may have left gaps. synced_offset: the
+    recovery point of a folder without a clean shutdown, from which on derived files may lag behind
+    the log and files may be deleted; None after a clean shutdown.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PartitionCheck:
             following = bases[slot + 1] if slot + 1 < len(bases) else None
             due = [o for o in snapshots if o >= base and (following is None or o < following)]
             yield from self._segment(base, following, found, due)
-        if not self._has_gaps:  # else it was compacted
+        if not self._has_gaps:  # otherwise it was compacted
             yield from self._between
         for offset in snapshots:
             if offset > self.log_end_offset:
@@ -113,11 +113,11 @@ class PartitionCheck:
                 )
 
     def _is_deleted(self, path: Path) -> bool:
-        """Whether a file was deleted by the broker that uses the folder."""
+        """Whether the broker that uses the folder has deleted the file meanwhile."""
         return self._synced_offset is not None and not exists(path)
 
     def _may_lag(self, header: BatchHeader, known_epoch: int | None) -> bool:
-        """Whether the epoch of a batch may be missing in the checkpoint of epochs."""
+        """Whether the epoch of a batch may be missing in the leader epoch checkpoint."""
         is_newer = known_epoch is None or known_epoch < header.partition_leader_epoch
         return self._synced_offset is not None and (
             is_newer and header.next_offset > self._synced_offset
@@ -200,13 +200,13 @@ class PartitionCheck:
                 yield from self._snapshot(due.pop(0), replayed=True)
             epoch = header.partition_leader_epoch
             known = self._epoch_at(header.base_offset)
-            # where the log's start moved up, what its checkpoint says of it may lag behind
+            # after DeleteRecords the log start offset in the checkpoint may lag behind
             is_before = known is None and (
                 bool(self._epochs) or header.base_offset < self.log_start_offset
             )
             is_fine = is_before or self._may_lag(header, known)
             if epoch >= 0 and epoch != known and not wrong_epoch and not is_fine:
-                wrong_epoch = True  # one line is enough
+                wrong_epoch = True  # report it once
                 yield Problem(
                     self.folder / names.LEADER_EPOCHS,
                     f"offset {header.base_offset} was written in epoch {epoch}, "
@@ -225,8 +225,8 @@ class PartitionCheck:
         yield Progress(check.path, check.size_bytes)
 
     def _note_visible(self, header: BatchHeader) -> None:
-        """With each batch, which records of its transaction a reader can see first, and with a
-        marker where those began that it ends.
+        """With each batch, the first record of its transaction that a reader can see; with a
+        marker, the first offsets of the transaction that it completes.
         """
         if header.is_control:
             first = self._begun.pop(header.producer_id, None)
@@ -249,7 +249,7 @@ class PartitionCheck:
                 return
         for item in check.aborted:
             mine = stored.pop(item.last_offset, None)
-            # recovery replays from the log's start: what lies before need not be in it
+            # recovery replays from the log start: earlier batches may be missing in it
             visible = self._visible.pop(item.last_offset, None)
             if mine is None:
                 if visible is not None:
@@ -277,11 +277,11 @@ class PartitionCheck:
         return self.folder / names.offset_name(offset, names.SNAPSHOT)
 
     def _snapshot(self, offset: int, *, replayed: bool) -> Iterator[Finding]:
-        """A snapshot by itself, and with `replayed` against the producers that were replayed up to
-        its offset.
+        """Check a snapshot by itself, and with `replayed` against the producers replayed up to its
+        offset.
 
-        Producers that only one of the two knows are no fault: they expire, and retention takes
-        their records away.
+        Producers in only one of the two are no fault: they expire, and retention removes their
+        records.
         """
         path = self._snapshot_path(offset)
         if self._is_deleted(path):
@@ -309,12 +309,12 @@ class PartitionCheck:
 
 
 def _contradicts(mine: ProducerState, state: ProducerState) -> bool:
-    """Whether a snapshot's producer cannot be what the log gave. Compaction may have taken batches
-    out of the log since, so only a state that ends with the same batch is compared.
+    """Whether a snapshot's producer contradicts the log. Compaction may have removed batches from
+    the log since, so only states that end with the same batch are compared.
     """
     if mine.last_offset != state.last_offset:
         return mine.last_offset > state.last_offset >= 0
-    # where a transaction begins may differ: DeleteRecords takes its first batches away
+    # the transaction start may differ: DeleteRecords removes its first batches
     is_open = state.transaction_first_offset is not None
     return (mine.producer_epoch, mine.last_sequence, mine.transaction_first_offset is not None) != (
         state.producer_epoch,

@@ -1,4 +1,4 @@
-"""One segment checked: its batches one by one, then its indexes against them. Part of `verify`."""
+"""Checks one segment: its batches one by one, then its indexes against them. Part of `verify`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from kbroker.protocol.errors import KafkaError
 
 Wrong = tuple[Path, str]
 MAX_PER_FILE: Final = 5
-"""Findings per file: a shifted index would fill the screen."""
+"""The maximum number of findings per file: a shifted index would fill the screen."""
 
 
 class SegmentCheck:
-    """batches(), with take() for each, then the rest. aborted: what the transaction index must
-    have. is_in_use: the folder had no clean shutdown; a broker may append meanwhile.
+    """Iterate over batches(), calling take() for each, then call the other methods. aborted: the
+    expected entries of the transaction index. is_in_use: the folder had no clean shutdown; a broker
+    may append meanwhile.
     """
 
     INDEX_KINDS: Final = (names.INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX)
@@ -62,14 +63,14 @@ class SegmentCheck:
         self._positions: list[int] = []
         self._last_offsets: list[int] = []
         self._base_offsets: list[int] = []
-        self._timestamps: list[int] = []  # largest so far
+        self._timestamps: list[int] = []  # the largest so far at each batch
         self._markers: set[int] = set()
 
     # -- batches ----------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[BatchHeader]:
-        """The valid batches in order; `take` is due for each before the next. Stops at the first
-        that is not sound, and says so in `problems`.
+        """The valid batches in order; `take` must be called for each before the next. Stops at the
+        first invalid one, which is reported in `problems`.
         """
         try:
             while True:
@@ -86,11 +87,11 @@ class SegmentCheck:
             self._add(self.path, str(error))
 
     def _batches_left(self) -> Iterator[BatchHeader]:
-        """From `size_bytes` on."""
+        """The batches from `size_bytes` on."""
         next_offset = self._last_offsets[-1] + 1 if self._last_offsets else self.base_offset
         for position, header, batch in batches_of(self.path, self.size_bytes):
             wrong = self._wrong_batch(header, batch, next_offset)
-            if wrong and self._grows:  # it may have been read while it was written
+            if wrong and self._grows:  # it may have been read during its write
                 _, header, batch = next(batches_of(self.path, position))
                 wrong = self._wrong_batch(header, batch, next_offset)
             if wrong:
@@ -107,14 +108,16 @@ class SegmentCheck:
             yield header
 
     def _is_being_appended(self) -> bool:
-        """Whether what was no whole batch when it was read is one now."""
+        """Whether an incomplete batch has become complete since it was read."""
         try:
             return self._grows and next(batches_of(self.path, self.size_bytes), None) is not None
         except DumpError:
             return False
 
     def _only_zeros_left(self) -> bool:
-        """log.preallocate: the active segment goes on with zeros."""
+        """Whether the rest of the file is zeros: with log.preallocate the active segment ends with
+        them.
+        """
         return written_bytes(self.path) <= self.size_bytes
 
     def _wrong_batch(self, header: BatchHeader, batch: bytes, next_offset: int) -> str | None:
@@ -131,7 +134,7 @@ class SegmentCheck:
         return self._wrong_records(header, batch) if self._records else None
 
     def _wrong_records(self, header: BatchHeader, batch: bytes) -> str | None:
-        # the first offset of a compressed message set is known only now
+        # the base offset of a compressed message set is known only now
         offset = header.base_offset - 1 if header.magic >= MAGIC else -1
         try:
             for record in iter_any_records(batch, header):
@@ -143,7 +146,7 @@ class SegmentCheck:
         return None
 
     def take(self, header: BatchHeader) -> None:
-        """Replay the batch that `batches` gave into the producers."""
+        """Replay a batch that `batches` yielded into the producer state."""
         if header.producer_id < 0:
             self._producers.map_end_offset = header.next_offset
             return
@@ -170,7 +173,7 @@ class SegmentCheck:
     # -- indexes ----------------------------------------------------------------------------------
 
     def index_problems(self, found: Mapping[tuple[int, str], int]) -> list[Wrong]:
-        """Findings about the offset index and the time index."""
+        """Findings in the offset index and the time index."""
         before = len(self.problems)
         for kind, entry_bytes in (
             (names.INDEX, OFFSET_ENTRY_BYTES),
@@ -206,7 +209,7 @@ class SegmentCheck:
         before = (self.base_offset - 1, -1)
         for number, (offset, position) in enumerate(entries):
             if self._grows and position >= self.size_bytes:
-                return  # of a batch that was appended after the log was read
+                return  # an entry of a batch appended after the log was read
             slot = bisect_left(self._positions, position)
             if offset <= before[0] or position <= before[1]:
                 self._add(path, f"entry {number}: {offset} at {position} comes after {before}")
@@ -250,7 +253,7 @@ class SegmentCheck:
         return index.entries()
 
     def may_have_aborted(self, item: AbortedTransaction) -> bool:
-        """Whether a marker lies where an entry has it, or compaction may have taken it away."""
+        """Whether the marker of an entry is in the log, or compaction may have removed it."""
         if item.last_offset in self._markers:
             return True
         slot = self._slot(item.last_offset)

@@ -1,8 +1,8 @@
 """Builds the broker role of a node (process.roles): replicas, coordinators, the services of the
 request handlers, and this broker's membership in the cluster.
 
-The role needs the node's metadata log for images and a `BrokerChannel` for requests; where the
-active controller runs is not its concern. Connections are the node's (`node`).
+The role needs the node's metadata log for images and a `BrokerChannel` for requests; it does not
+depend on where the active controller runs. The node owns the connections (`node`).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class ChannelFactory(Protocol):
 
 
 class BrokerRole:
-    """The broker of one node. logs: locked, with the directory ids of `meta.properties`. fail: told
-    of what the broker cannot survive. Loop thread only.
+    """The broker of one node. logs: locked, with the directory ids of `meta.properties`. fail:
+    called with an error after which the broker must stop. Loop thread only.
     """
 
     def __init__(
@@ -119,29 +119,29 @@ class BrokerRole:
 
     @property
     def _config(self) -> BrokerConfig:
-        """The settings in force."""
+        """The settings in effect."""
         return self._dynamic.current
 
     @property
     def services(self) -> Services:
-        """What handlers may call, once the broker has started."""
+        """The services for handlers, once the broker has started."""
         if self._services is None or not self.is_started:
             raise InvariantError("the broker has not started")
         return self._services
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this process's registration, -1 without."""
+        """The broker epoch of this process's registration, -1 before it."""
         return NO_BROKER_EPOCH if self.lifecycle is None else self.lifecycle.broker_epoch
 
     async def start(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Register, catch up with the metadata, open the logs, unfence, host what the metadata
-        says. Returns once all partitions are hosted. endpoints: the advertised listeners with their
-        real ports.
+        """Register, catch up with the metadata, open the logs, unfence, host the partitions of the
+        metadata. Returns once all partitions are hosted. endpoints: the advertised listeners with
+        their real ports.
 
-        Only metadata that contains this registration says which logs are strays: an older image,
-        perhaps of a leader that was deposed, may lack topics that have data here. Raises
-        StartupError if the controller does not register this broker.
+        Strays are only determined from metadata that contains this registration: an older image,
+        possibly of a former leader, may lack topics that have logs here. Raises StartupError if the
+        controller does not register this broker.
         """
         channel = self._make_channel(when_applied=self._when_applied)
         self._logs.read_broker_epochs()
@@ -179,14 +179,14 @@ class BrokerRole:
             await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
         await as_future(lifecycle.unfence())
         await as_future(self._when_unfenced_here(lifecycle.broker_epoch))
-        # only now: each partition is hosted once, in its new leader epoch
+        # only now, so that each partition is hosted once, in its new leader epoch
         self._log.loader.on_image(self._build_listener(services).on_image)
         await as_future(replicas.when_applied())
         replicas.start()
         self.is_started = True
 
     def _reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
-        """Hand settings that have changed to the parts that act on them."""
+        """Pass changed settings to the components that use them."""
         services = self._services
         if services is None:
             return
@@ -196,19 +196,19 @@ class BrokerRole:
             self._replication.reconfigure(now)
 
     def _throttle(self, replicas: ReplicaManager) -> None:
-        """Hold replication to the rates in the metadata."""
+        """Apply the replication throttles of the metadata."""
         throttles = ThrottleListener(self._config.node_id, replicas.throttles)
         throttles.reconfigure(self._config)
         self._dynamic.follow(lambda _, now: throttles.reconfigure(now))
         self._log.loader.on_image(throttles.on_image)
 
     def _when_applied(self) -> Deferred[None]:
-        """Resolves once all images published so far are carried out."""
+        """Resolves once all images published so far are applied."""
         return Deferred.of(None) if self._replicas is None else self._replicas.when_applied()
 
     def _when_unfenced_here(self, broker_epoch: int) -> Deferred[None]:
         """Resolves once this node's own metadata has the broker unfenced: until then its clients
-        would be told of a cluster without it.
+        would see a cluster without it.
         """
         unfenced: Deferred[None] = Deferred()
 
@@ -230,7 +230,7 @@ class BrokerRole:
             self._hosted.is_assigned,
             self._hosted.directory,
         )
-        await asyncio.shield(self._loading)  # if the start is cancelled `close` waits for it
+        await asyncio.shield(self._loading)  # if the start is cancelled, `close` waits for it
 
     def _host_nothing_yet(self) -> ReplicaManager:
         is_rack_aware = self._config.get_optional_string("replica.selector.class") == RACK_AWARE
@@ -254,7 +254,7 @@ class BrokerRole:
     def _replicate(
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
     ) -> BrokerReplication:
-        """A node that is its whole cluster imports none of it."""
+        """Imported here: a node that is its whole cluster does not need it."""
         from kbroker.node.broker.replication import FOLLOWER_THREADS, BrokerReplication
 
         return BrokerReplication(
@@ -270,7 +270,7 @@ class BrokerRole:
         )
 
     def _meet_peers(self) -> PeerCoordinators:
-        """A node that is its whole cluster imports none of it."""
+        """Imported here: a node that is its whole cluster does not need it."""
         from kbroker.node.broker.peer_coordinators import PeerCoordinators
 
         return PeerCoordinators(
@@ -308,7 +308,7 @@ class BrokerRole:
         )
 
     def _cordoned(self) -> Sequence[Uuid] | None:
-        """What heartbeats say of cordoned.log.dirs: nothing while there are none and were none."""
+        """The cordoned directories for heartbeats; None while there are none and never were any."""
         image = self._log.loader.image
         broker = image.brokers.get(self._config.node_id)
         if broker is None or image.metadata_version < CORDONED_DIRECTORIES_LEVEL:
@@ -391,7 +391,7 @@ class BrokerRole:
     def _late_share_services(
         self, channel: BrokerChannel, replicas: ReplicaManager, coordinators: Late[Coordinators]
     ) -> Late[ShareServices]:
-        """Made, and their modules imported, by a broker that has share groups."""
+        """Created, with imports, when the broker first has share groups."""
         config = self._config
         share_config = ShareGroupConfig.from_broker(config)
 
@@ -416,7 +416,7 @@ class BrokerRole:
 
     def _build_telemetry(self) -> Telemetry | None:
         if not self._config.get_string("kbroker.telemetry.receiver"):
-            return None  # and nothing of it is imported
+            return None  # without importing it
         from kbroker.node.broker.telemetry import build_telemetry
 
         resources = self._resources
@@ -445,7 +445,7 @@ class BrokerRole:
 
     async def shut_down(self) -> None:
         """Controlled shutdown: the controller moves leaderships away and fences this broker, which
-        answers every request that waits in a partition.
+        completes all requests that wait in a partition.
         """
         if self.lifecycle is None or self._replicas is None:
             return
@@ -453,7 +453,7 @@ class BrokerRole:
         await leave_cluster(self._config, self.lifecycle)
 
     def close_coordinators(self) -> None:
-        """Stop the coordinators: their requests are answered."""
+        """Stop the coordinators: waiting requests are answered."""
         if self._services is not None:
             for part in (self._services.coordinators.made, self._services.share.made):
                 if part is not None:
@@ -467,26 +467,26 @@ class BrokerRole:
             self._logs.stop_loading()
             await asyncio.wait({self._loading})
             if not self._loading.cancelled():
-                self._loading.exception()  # the start raised it, or was cancelled
+                self._loading.exception()  # start() raised it, or was cancelled
         if self._replicas is not None:
             self._replicas.close()
 
     def kill(self) -> None:
-        """End as a crash would: no further order, no further request to the controller."""
+        """Stop as a crash would: apply no more images, send the controller no more requests."""
         self._close_membership()
         self._close_peers()
         if self._replicas is not None:
             self._replicas.drop_orders()
 
     def _close_peers(self) -> None:
-        """Fetch nothing more from other brokers, and send them nothing."""
+        """Stop fetching from other brokers and sending requests to them."""
         if self._replication is not None:
             self._replication.close()
         if self._peers is not None:
             self._peers.close()
 
     def _close_membership(self) -> None:
-        """Send nothing more to the controller about this broker and its directories."""
+        """Stop sending requests about this broker and its directories to the controller."""
         if self.lifecycle is not None:
             self.lifecycle.close()
         if self._reporter is not None:

@@ -1,4 +1,4 @@
-"""How long a broker that stops waits for its controlled shutdown (`broker/lifecycle`)."""
+"""Limits how long a stopping broker waits for its controlled shutdown (`broker/lifecycle`)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 3.0
 CLUSTER_SHUTDOWN_SECONDS: Final = 30.0
-"""How long a stop waits: of a node that is its whole cluster, and of a broker whose leaderships
-others take over, which all have to read of it first. Without a controller it ends earlier
-(`broker/lifecycle`). Kafka waits 5 minutes.
+"""The timeout of the controlled shutdown: of a node that is its whole cluster, and of a broker
+whose leaderships move to other brokers, which first have to read the new leaders. Without a
+controller the wait ends earlier (`broker/lifecycle`). Kafka waits 5 minutes.
 """
 
 
 async def leave_cluster(config: BrokerConfig, lifecycle: BrokerLifecycle) -> None:
-    """Returns once the controller has moved all leaderships away and fenced this broker, or has not
-    done so in time, which is logged. Without controlled.shutdown.enable it returns at once, and the
-    controller fences the broker after its session timeout.
+    """Returns once the controller has moved all leaderships away and fenced this broker; if that
+    takes too long, returns with a log line. Without controlled.shutdown.enable it returns at once,
+    and the controller fences the broker after its session timeout.
     """
     if not config.get_bool("controlled.shutdown.enable"):
         return

@@ -1,5 +1,5 @@
-"""Builds a node's way to the active controller, whichever node that is: the channel between nodes,
-led by what the metadata quorum tells this node of its leader.
+"""Builds a node's connection to the active controller: the channel between nodes, directed to the
+leader of the metadata quorum that this node knows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def build_node_to_controller(
 
 
 def active_controller(driver: QuorumDriver, listener_name: str) -> ActiveController | None:
-    """The leader this node knows; None while it knows none, or no listener of that name."""
+    """The leader that this node knows; None if it is unknown or has no listener of that name."""
     epoch, leader_id = driver.feed.leader
     if leader_id < 0 or epoch != driver.epoch:
         return None
@@ -87,7 +87,7 @@ def controllers_of(config: BrokerConfig) -> str:
 
 
 def _open_channel(node_id: int, timers: Timers, random: Random) -> Channel:
-    """A node that is its whole cluster imports none of it."""
+    """Imported here: a node that is its whole cluster does not need it."""
     from kbroker.client.channel.asyncio_streams import AsyncioStreams
     from kbroker.client.channel.channel import Channel
 

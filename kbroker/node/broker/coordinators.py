@@ -1,5 +1,5 @@
 """Builds the group and transaction coordinators of a broker and connects them to the replicas of
-their topics. What share groups need is built in `share_services`, late.
+their topics. `share_services` builds the services of share groups on demand.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def build_marker_router(
     groups: GroupCoordinator,
     peers: PeerCoordinators | None,
 ) -> MarkerRouter:
-    """The way of markers into partitions: here, and through peers if there are other brokers."""
+    """Routes transaction markers to partitions of this broker, and through peers to those of other
+    brokers.
+    """
     return MarkerRouter(
         CoordinatorLog(replicas, timers, MARKER_TIMEOUT_MS),
         {GROUP_TOPIC: groups.runtime},
@@ -99,9 +101,9 @@ def build_marker_router(
 
 
 class CoordinatorLog:
-    """The coordinators' port to the replicas of their topic, and to the partitions that markers are
-    written to. timeout_ms: how long an append may wait for its replicas; None for as long as the
-    partition is led here.
+    """The coordinators' port to the replicas of their topic, and to the partitions into which
+    markers are written. timeout_ms: how long an append may wait for its replicas; None: as long as
+    this broker leads the partition.
     """
 
     __slots__ = ("_now_ms", "_replicas", "_timeout_ms")
@@ -133,7 +135,7 @@ class CoordinatorLog:
         return to_deferred(outcome)
 
     def when_committed(self, topic_partition: TopicPartition) -> Deferred[ErrorCode]:
-        """NONE once all that is in the log now is below the high watermark."""
+        """NONE once all records that are in the log now are below the high watermark."""
         found = self._replicas.partition(topic_partition)
         if found is None:
             return Deferred.of(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -151,5 +153,5 @@ class CoordinatorLog:
         self._replicas.delete_records(topic_partition, offset)
 
     def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds offset on, up to the log end."""
+        """Whole batches from the one that contains offset, up to the log end."""
         return self._replicas.read_led_log(topic_partition, offset, max_bytes)

@@ -1,8 +1,8 @@
-"""The settings in force of one node: those of its file under those that the metadata have for it
-and for all nodes (KIP-226; Kafka's DynamicConfigPublisher and DynamicBrokerConfig).
+"""The effective settings of one node: those of its file, overridden by those in the metadata for
+this node and for all nodes (KIP-226; Kafka's DynamicConfigPublisher and DynamicBrokerConfig).
 
-It follows the metadata loader before every other listener, so that these find the new settings. The
-parts that act on a setting follow this (`follow`); what each of them does is in `reconfiguration`.
+It is the first listener of the metadata loader, so that all other listeners see the new settings.
+Components that use a setting register with `follow`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kbroker.settings.dynamic import acts, broker_key, in_force
 logger = logging.getLogger(__name__)
 
 Follower = Callable[[BrokerConfig, BrokerConfig], None]
-"""Called with the settings before and now."""
+"""Called with the previous and the current settings."""
 
 
 class DynamicConfig:
-    """static: the settings of the file. current: what holds now. Loop thread only."""
+    """static: the settings of the file. current: the effective settings. Loop thread only."""
 
     def __init__(self, static: BrokerConfig) -> None:
         self.static = static
@@ -31,11 +31,11 @@ class DynamicConfig:
         self._followers: list[Follower] = []
 
     def follow(self, follower: Follower) -> None:
-        """Call it after each change, in the order of registration."""
+        """Call follower after each change, in the order of registration."""
         self._followers.append(follower)
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Bring the settings of a new image into force."""
+        """Apply the settings of a new image."""
         del old
         node_id = self.static.node_id
         stored = new.broker_configs(None), new.broker_configs(node_id)
@@ -46,11 +46,13 @@ class DynamicConfig:
         names = _changed(before, self.current)
         if not names:
             return
-        logger.info("Node %d: settings in force now: %s", node_id, _shown(self.current, names))
+        logger.info("Node %d: effective settings changed: %s", node_id, _shown(self.current, names))
         idle = [name for name in names if not acts(name)]
         if idle:
             text = shown(", ".join(idle))
-            logger.warning("Node %d: no effect in this version of kbroker: %s", node_id, text)
+            logger.warning(
+                "Node %d: settings without effect in this version of kbroker: %s", node_id, text
+            )
         for follower in self._followers:
             follower(before, self.current)
 
@@ -61,7 +63,7 @@ def _changed(before: BrokerConfig, now: BrokerConfig) -> list[str]:
 
 
 def _shown(config: BrokerConfig, names: list[str]) -> str:
-    """`name=value`, without passwords, or that the value of the file holds again."""
+    """`name=value`, without passwords, or that the value of the file applies again."""
     return ", ".join(
         f"{name}={'[hidden]' if _is_hidden(name) else shown(config.dynamic[name])}"
         if name in config.dynamic

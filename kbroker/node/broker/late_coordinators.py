@@ -1,8 +1,8 @@
-"""What a broker needs of its coordinators before they are made.
+"""Stands in for a broker's coordinators before they are created.
 
-The coordinators of groups, transactions and share groups, their messages and records are a hundred
-modules. A broker makes them (`coordinators`, `share_services`) with the first request for them, or
-the first partition of their topics that it leads.
+The coordinators of groups, transactions and share groups, with their messages and records, are a
+hundred modules. A broker creates them (`coordinators`, `share_services`) at the first request for
+them, or when it first leads a partition of their topics.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def make_with_leadership(
     coordinators: Late[Coordinators], share: Late[ShareServices], replicas: ReplicaManager
 ) -> None:
-    """Make the coordinators of a topic as soon as a partition of it is led here. Those that are
-    made then take part in that very change, as `ReplicaManager.on_leadership` says.
+    """Create the coordinators of a topic as soon as this broker leads a partition of it. They also
+    receive that leadership change, as `ReplicaManager.on_leadership` guarantees.
     """
     late: dict[str, Late[Coordinators] | Late[ShareServices]] = {
         CONSUMER_OFFSETS: coordinators,
@@ -64,7 +64,7 @@ def late_coordinators(
     peers: PeerCoordinators | None,
     delete_share_group: Callable[[str], Deferred[ErrorCode]],
 ) -> Late[Coordinators]:
-    """Those of a broker. delete_share_group: its states, too."""
+    """The late coordinators of a broker. delete_share_group: also deletes its states."""
 
     def make() -> Coordinators:
         from kbroker.coordinator.group.kind import GroupType
@@ -73,7 +73,7 @@ def late_coordinators(
         groups = coordinators.build_group_coordinator(
             config, settings, metadata=metadata, replicas=replicas, timers=timers, random=random
         )
-        # A share group can be deleted before anything else made its services.
+        # A share group can be deleted before its services were created.
         groups.deletions[GroupType.SHARE] = delete_share_group
         markers = coordinators.build_marker_router(replicas, timers, groups, peers)
         transactions = coordinators.build_transaction_coordinator(
@@ -88,12 +88,12 @@ def late_coordinators(
 
     late = Late(make)
     if config.is_explicit("group.consumer.assignors"):
-        late.get()  # a name that is none is refused at the start
+        late.get()  # an invalid name is rejected at the start
     return late
 
 
 class LateGroupListener:
-    """Tells the group coordinator of deleted topics; one that is not made has no offsets."""
+    """Notifies the group coordinator of deleted topics; before it is created it has no offsets."""
 
     __slots__ = ("_coordinators",)
 
@@ -107,7 +107,7 @@ class LateGroupListener:
 
 
 class LateShareListener:
-    """Tells the share coordinator of deleted topics; one that is not made has no states."""
+    """Notifies the share coordinator of deleted topics; before it is created it has no states."""
 
     __slots__ = ("_share",)
 
@@ -121,7 +121,7 @@ class LateShareListener:
 
 
 class LateTransactions:
-    """The transaction coordinator, for those who ask it seldom or never."""
+    """The transaction coordinator, for components that rarely or never use it."""
 
     __slots__ = ("_coordinators",)
 
@@ -162,8 +162,8 @@ def build_partition_gate(
     transactions: LateTransactions,
     peers: PeerCoordinators | None,
 ) -> PartitionGate:
-    """Whether batches of transactional producers may enter partitions led here. current: the
-    settings, one of which may be altered while the broker runs.
+    """Decides whether batches of transactional producers may be appended to partitions of this
+    broker. current: returns the settings, one of which can be changed while the broker runs.
     """
     config = current()
     timeout_ms = config.get_int("add.partitions.to.txn.retry.backoff.max.ms")

@@ -1,6 +1,6 @@
-"""Builds what the coordinators of a broker among several need of other brokers: the markers of
-transactions, the verification of transactions, the states of share partitions and the ends of those
-they read, over one channel to the listeners `inter.broker.listener.name`.
+"""Builds the connections of a broker's coordinators to other brokers of the cluster: transaction
+markers, verification of transactions, states of share partitions and their end offsets, over one
+channel to the listeners `inter.broker.listener.name`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kbroker.settings.broker import BrokerConfig
 
 
 class PeerCoordinators:
-    """Of one broker. loader: has the newest metadata. metadata: as clients see them. memory: for
-    what waits for other brokers.
+    """The connections of one broker. loader: has the newest metadata. metadata: as clients see it.
+    memory: for requests that wait for other brokers.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class PeerCoordinators:
         self.end_offsets = RemoteEndOffsets(self._peers, memory)
 
     def verification(self, partition_for: Callable[[str], int]) -> RemoteCoordinators:
-        """For the gate of transactional batches. partition_for: of a transactional id."""
+        """For the check of transactional batches. partition_for: the coordinator partition of a
+        transactional id.
+        """
         return RemoteCoordinators(
             self._node_id,
             self._peers,
@@ -68,11 +70,11 @@ class PeerCoordinators:
         )
 
     def share_states(self, coordinator: ShareCoordinator) -> RoutedShareStates:
-        """Of this broker's share coordinator and all others."""
+        """The states of this broker's share coordinator and of all others."""
         return RoutedShareStates(
             self._node_id, coordinator, self._peers, lambda: self._metadata.image, self._memory
         )
 
     def close(self) -> None:
-        """Send nothing more; what is in flight fails."""
+        """Send nothing more; requests in flight fail."""
         self._channel.close()

@@ -21,9 +21,7 @@ S = TypeVar("S", bound=NodeServices)
 
 
 def client_quotas(config: BrokerConfig) -> ClientQuotas:
-    """The quotas of users and client ids that one type of listener holds its clients to; none
-    yet.
-    """
+    """The client quotas of one type of listener; empty at first."""
     mutations = _window(
         config, "controller.quota.window.num", "controller.quota.window.size.seconds"
     )
@@ -31,7 +29,7 @@ def client_quotas(config: BrokerConfig) -> ClientQuotas:
 
 
 def connection_rates(config: BrokerConfig) -> ConnectionRates:
-    """The rates that connections to this node may be created at."""
+    """The limits on the rate of new connections to this node."""
     listeners = len(config.listeners) + len(config.controller_listeners)
     return ConnectionRates(
         _rate_window(config),
@@ -55,8 +53,8 @@ def enforce_client_quotas(
     dispatcher: Dispatcher[S],
     shared: ConnectionShared,
 ) -> None:
-    """Hold the clients of these connections to the quotas in the metadata. Without any quota the
-    dispatcher works alone.
+    """Enforce the quotas of the metadata on these connections. Without quotas the dispatcher is
+    used unchanged.
     """
     quotas = services.quotas
     throttling = ThrottlingDispatcher(dispatcher, quotas, services.timers)
@@ -75,7 +73,7 @@ def enforce_client_quotas(
 
 
 def follow_connection_rates(rates: ConnectionRates, loader: MetadataLoader) -> None:
-    """Hold addresses to the quotas in the metadata."""
+    """Apply the connection quotas of the metadata to addresses."""
 
     def follow(old: MetadataImage, new: MetadataImage) -> None:
         changed = _changed_quotas(old, new)
@@ -88,6 +86,8 @@ def follow_connection_rates(rates: ConnectionRates, loader: MetadataLoader) -> N
 def _changed_quotas(
     old: MetadataImage, new: MetadataImage
 ) -> dict[QuotaEntity, Mapping[str, float]]:
-    """The quotas of each entity that differ; an empty mapping for one that has none any more."""
+    """The quotas of each entity that have changed; an empty mapping for an entity without quotas
+    now.
+    """
     changed = new.client_quotas.changed_keys(old.client_quotas)
     return {entity: new.client_quotas.get(entity, {}) for entity in changed}

@@ -1,5 +1,5 @@
-"""Builds what a broker among several replicates with: the fetchers of its followers and the sender
-of AlterPartition, over the channels to other brokers and to the active controller.
+"""Builds the replication of a broker in a cluster: the fetchers of its followers and the sender of
+AlterPartition, over the channels to other brokers and to the active controller.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from kbroker.settings.broker import BrokerConfig
 PURPOSE: Final = "replica fetcher"
 
 FOLLOWER_THREADS: Final = 2
-"""Workers that make new segments of followers' logs and cut logs; a slow disk may hold up one."""
+"""Workers that create segments of followers' logs and truncate logs; a slow disk may block one of
+them.
+"""
 
 
 class BrokerConnection:
-    """`fetchers.Leader`: one broker of the cluster, wherever the metadata say that it listens for
-    other brokers. purpose: of the connection, see `Channel.send`.
+    """`fetchers.Leader`: one broker of the cluster, at its registered inter-broker listener.
+    purpose: that of the connection, see `Channel.send`.
     """
 
     __slots__ = ("_address", "_channel", "_purpose", "_timeout_ms")
@@ -77,8 +79,8 @@ def _unknown_broker() -> KafkaError:
 
 
 class BrokerReplication:
-    """Of one broker; made before it hosts any replica. changes: what `IsrPorts` submits to.
-    offload: the workers of followers' logs.
+    """The replication of one broker; created before it hosts any replica. changes: receives the
+    proposals of `IsrPorts`. offload: the workers of followers' logs.
     """
 
     def __init__(
@@ -120,12 +122,12 @@ class BrokerReplication:
         replicas.hosting.on_role = self._fetchers.update
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the broker runs."""
+        """Apply the settings that may change while the broker runs."""
         count = config.get_int("num.replica.fetchers")
         self._fetchers.resize(count, list(self._replicas.partitions()))
 
     def close(self) -> None:
-        """Fetch nothing more and propose no ISR. Blocks until the workers are done."""
+        """Stop fetching and proposing ISRs. Blocks until the workers are done."""
         self._replicas.hosting.on_role = lambda partition: None
         self._fetchers.close()
         self._sender.close()
@@ -163,6 +165,6 @@ class BrokerReplication:
         )
 
     def _address(self, broker_id: int) -> BrokerAddress | None:
-        """Where a broker listens for other brokers."""
+        """The inter-broker listener of a broker."""
         name = self._config.inter_broker_listener_name
         return address_of(self._metadata.image, broker_id, name)

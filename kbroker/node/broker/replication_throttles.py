@@ -1,5 +1,5 @@
-"""Keeps the throttles of replication (`replication/throttle`) as the metadata have them: the rates
-are settings of brokers that exist only dynamically, the throttled replicas settings of topics.
+"""Applies the replication throttles of the metadata (`replication/throttle`): the rates are dynamic
+broker settings, the throttled replicas are topic settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 class ThrottleListener:
-    """Of one broker."""
+    """The listener of one broker."""
 
     def __init__(self, node_id: int, throttles: ReplicationThrottles) -> None:
         self._node_id = node_id
@@ -29,12 +29,12 @@ class ThrottleListener:
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the rates."""
+        """Apply the rates."""
         for throttle, rate, _ in self._sides:
             throttle.limit(int(config.dynamic.get(rate, UNLIMITED)))
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Take over which replicas are throttled."""
+        """Apply which replicas are throttled."""
         if new.configs is old.configs:
             return
         for kind, name in new.configs.changed_keys(old.configs):

@@ -1,5 +1,5 @@
-"""Builds what share groups (KIP-932) need of a broker, and connects it: the coordinator of states,
-the share partitions led here, their readers, and the groups' own requests.
+"""Builds and connects the services of share groups (KIP-932) on a broker: the coordinator of
+states, the share partitions that this broker leads, their readers, and the requests of groups.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def build_share_services(
     memory: Memory | None = None,
     peers: PeerCoordinators | None = None,
 ) -> ShareServices:
-    """Build the share services and connect them. peers: the coordinators and leaders at other
+    """Build the share services and connect them. peers: the coordinators and leaders on other
     brokers; None if there are none.
     """
     coordinator = ShareCoordinator(config, log=log, timers=timers, topics=lambda: metadata.image)

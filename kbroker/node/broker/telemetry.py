@@ -1,5 +1,6 @@
-"""Builds the telemetry of clients on a broker, if `kbroker.telemetry.receiver` names a receiver. As
-Kafka without a plug-in for it, a broker without one does not announce the APIs of KIP-714.
+"""Builds the telemetry of clients on a broker, if `kbroker.telemetry.receiver` names a receiver.
+Like Kafka without a metrics plug-in, a broker without a receiver does not announce the APIs of
+KIP-714.
 """
 
 from __future__ import annotations

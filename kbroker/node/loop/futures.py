@@ -1,4 +1,4 @@
-"""From `ports.Deferred` to asyncio's futures."""
+"""Converts `ports.Deferred` to asyncio's futures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def as_future(deferred: Deferred[T]) -> T:
-    """Wait for a Deferred from a coroutine. Raises the KafkaError it fails with."""
+    """Wait for a Deferred from a coroutine. Raises its KafkaError if it fails."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def resolve(value: T) -> None:

@@ -1,11 +1,11 @@
 """Python's garbage collector in a broker: full collections that stay short.
 
-A full collection walks all objects there are, 0.2 us each, and nothing else runs meanwhile: a
-broker of 10,000 partitions would stand still for 60 ms. So what outlives a full collection is
-frozen, which means that no later collection walks it. A frozen object goes with its last reference,
-as any object does, but a reference cycle among frozen objects stays. The broker leaves none that is
-known (tests/node/loop/test_garbage.py); for one that is not, everything is walked once in two
-cases: in a broker at rest, and when the frozen objects have doubled for a minute.
+A full collection visits every object, at 0.2 us each, and blocks everything else: a broker of
+10,000 partitions would pause for 60 ms. So the objects that survive a full collection are frozen:
+no later collection visits them. A frozen object is freed with its last reference, like any object,
+but a reference cycle of frozen objects is not. The broker has no known cycles
+(tests/node/loop/test_garbage.py); to free unknown ones, all objects are collected once in two
+cases: in an idle broker, and when the number of frozen objects has been doubled for a minute.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Callable
 from typing import Final
 
 COLLECTION_THRESHOLDS: Final = (700, 10, 2)
-"""A full collection comes after some 20,000 new objects, not 70,000."""
+"""A full collection runs after some 20,000 new objects, instead of 70,000."""
 
 FREEZE_OBJECTS: Final = 10_000
-"""As many that outlived a full collection are frozen."""
+"""The objects that survived a full collection are frozen once there are this many."""
 
 WALK_OBJECTS: Final = 1_000_000
-"""While the broker works, the frozen objects are walked once as many as the last complete walk left
-were added and stay, and this many at least. It takes 0.2 s for a million.
+"""While the broker is busy, all frozen objects are collected once as many were added as the last
+complete collection left, and at least this many. That takes 0.2 s for a million.
 """
 
 GROWTH_LOOK_SECONDS: Final = 20.0
 GROWTH_LOOKS: Final = 4
-"""So many looks in a row must find the growth: large requests under way consist of as many objects,
-but for a second or two only, and a walk in the middle of one would be in vain.
+"""This many successive checks must find the growth: the objects of large requests in progress live
+for a second or two only, and a collection during such a request would free nothing.
 """
 
 REST_LOOK_SECONDS: Final = 600.0
-"""How often a broker at rest checks how many objects were frozen."""
+"""How often an idle broker checks how many objects were frozen."""
 
 
 CallLater = Callable[[float, Callable[[], None]], object]
@@ -41,33 +41,33 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class CollectorPolicy:
-    """Freezes surviving objects, and decides when they are walked. One per process, like the
-    collector.
+    """Freezes surviving objects, and decides when frozen ones are collected. One per process, like
+    the collector.
     """
 
     __slots__ = ("_growth_looks", "_known", "_known_blocks")
 
     def __init__(self) -> None:
-        self._known = 0  # frozen after the last complete walk
-        self._known_blocks = 0  # of memory, at that time
-        self._growth_looks = 0  # the last ones, in a row, that found the growth
+        self._known = 0  # frozen after the last complete collection
+        self._known_blocks = 0  # memory blocks at that time
+        self._growth_looks = 0  # the number of successive checks that found the growth
 
     def enable(self) -> None:
-        """Enable the collector, which was off while modules were imported. They are frozen, so no
-        collection of the start walks them.
+        """Enable the collector, which is disabled during imports. Their objects are frozen, so
+        collections during the start do not visit them.
         """
         _freeze_all()
         gc.enable()
 
     def begin(self) -> None:
-        """Freeze all present objects, and from now on those that survive a full collection."""
+        """Freeze all existing objects, and from now on those that survive a full collection."""
         _freeze_all()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
         self._remember_size()
         gc.callbacks.append(self.freeze_survivors)
 
     def freeze_survivors(self, phase: str, info: dict[str, int]) -> None:
-        """For gc.callbacks."""
+        """A callback for gc.callbacks."""
         if (
             phase == "stop"
             and info["generation"] == 2
@@ -76,9 +76,9 @@ class CollectorPolicy:
             gc.freeze()
 
     def collect_when_grown(self, call_later: CallLater) -> None:
-        """Look regularly whether the frozen objects have doubled; walk them if that lasts. To count
-        a million of them takes 50 ms, so that only the last look does: each is a block of memory at
-        least, and those are counted quickly.
+        """Check regularly whether the number of frozen objects has doubled; collect them if that
+        persists. Counting a million objects takes 50 ms, so only the last check does that: each
+        object takes at least one memory block, and blocks are counted quickly.
         """
 
         def look() -> None:
@@ -94,8 +94,8 @@ class CollectorPolicy:
         call_later(GROWTH_LOOK_SECONDS, look)
 
     def collect_at_rest(self, call_later: CallLater, is_resting: Callable[[], bool]) -> None:
-        """Look now and then whether much was frozen since the last complete walk and the broker is
-        at rest; if so, walk all objects.
+        """Check from time to time whether many objects were frozen since the last complete
+        collection and the broker is idle; if so, collect all objects.
         """
 
         def look() -> None:
@@ -106,7 +106,7 @@ class CollectorPolicy:
         call_later(REST_LOOK_SECONDS, look)
 
     def _walk(self) -> None:
-        """Collect the cycles among frozen objects, too."""
+        """Also collect cycles of frozen objects."""
         gc.unfreeze()
         gc.collect()
         _freeze_all()
@@ -119,9 +119,10 @@ class CollectorPolicy:
 
 
 def _freeze_all() -> None:
-    """Freeze all objects. The collector compares new objects with the survivors of the last full
-    collection, and collects fully from a quarter as many on: an empty collection makes it forget
-    the frozen ones, or the next one would walk far more objects than later ones.
+    """Freeze all objects. The collector compares the number of new objects with the survivors of
+    the last full collection, and collects fully when it exceeds a quarter of them. An empty
+    collection resets that number; otherwise the next collection would visit far more objects than
+    later ones.
     """
     gc.freeze()
     gc.collect()

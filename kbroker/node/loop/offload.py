@@ -1,4 +1,4 @@
-"""The `Offload` port over threads (docs/adr/0007). Which threads a node has: `resources`."""
+"""The `Offload` port over threads (docs/adr/0007). `resources` creates the threads of a node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExecutorOffload:
             loop.call_soon(then, OSError(str(error)))
 
     def close(self) -> None:
-        """Wait for the work under way. Work that is given later fails with OSError. Blocks."""
+        """Wait for the work in progress. Work submitted later fails with OSError. Blocks."""
         self._executor.shutdown(wait=True)
 
 
@@ -41,7 +41,7 @@ def _run(
         work()
     except OSError as error:
         failure = error
-    except Exception as error:  # top frame of a thread: the caller has to be told
+    except Exception as error:  # top frame of a thread: the caller gets the error
         logger.exception("unexpected exception in a worker thread")
         failure = OSError(f"{type(error).__name__}: {error}")
     try:

@@ -1,8 +1,8 @@
 """Measures stalls of the event loop: a timer that records how late it fires.
 
-While the broker works it is due every `busy_seconds`, so a stall is seen with at most that much of
-it missing; a broker at rest is woken `1 / REST_SECONDS` times a second, and the first request wakes
-the probe (`wake`). Whether there was work is told by the CPU time of the loop's thread.
+While the broker is busy the timer fires every `busy_seconds`, so a measured stall lacks at most
+that time; in an idle broker it fires `1 / REST_SECONDS` times a second, and the first request wakes
+the probe (`wake`). The CPU time of the loop's thread shows whether the broker is busy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Final, Protocol
 from kbroker.metrics import Histogram
 
 BUSY_SECONDS: Final = 0.010
-"""A broker at rest is woken rarely: waking an idle processor costs tens of microseconds."""
+"""The interval in an idle broker, which is long because waking an idle processor costs tens of
+microseconds.
+"""
 
 REST_SECONDS: Final = 0.2
 WORK_SHARE: Final = 0.02
-"""Share of CPU time below which the broker counts as at rest."""
+"""The share of CPU time below which the broker counts as idle."""
 
 RECENT_SECONDS: Final = 60.0
 """`recent_maximum` covers the last one or two of these intervals."""
@@ -31,11 +33,11 @@ class Cancellable(Protocol):
 
 
 class StallProbe:
-    """See the module. call_later: seconds and callback, of the loop. clock: steady, seconds, not
-    the loop's own, which stands still during a turn. cpu_clock: seconds of CPU of the loop's
-    thread.
+    """See the module. call_later: that of the loop (seconds, callback). clock: monotonic, in
+    seconds; not the loop's own, which does not advance during a turn. cpu_clock: seconds of CPU of
+    the loop's thread.
 
-    stalls: all that was seen, in seconds; one value for every look while busy.
+    stalls: all measurements, in seconds; one for each time the timer fires while busy.
     """
 
     __slots__ = (
@@ -67,11 +69,11 @@ class StallProbe:
         self._cpu_clock = cpu_clock
         self._handle: Cancellable | None = None
         self.busy_seconds = BUSY_SECONDS
-        """Seconds between two measurements while the broker works."""
+        """Seconds between two measurements while the broker is busy."""
         self.due = self._last = self._cpu_s = 0.0
         self._recent = self._previous = self._recent_since = 0.0
         self.resting = False
-        """Whether the next measurement is far off, so that `wake` is needed."""
+        """Whether the next measurement is far away, so that `wake` is needed."""
         self.stalls = Histogram()
         self.on_stall: Callable[[float], None] | None = None
         """Called with each measured delay, in seconds (for benchmarks)."""

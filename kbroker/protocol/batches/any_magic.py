@@ -1,6 +1,6 @@
-"""Record batches of magic 2 and message sets of magic 0 and 1, read alike.
+"""Reads record batches of magic 2 and message sets of magic 0 and 1 through the same functions.
 
-A log or a Fetch response may hold both. A message is described by the header of a batch of one
+A log or a Fetch response may have both. A message is represented as the header of a batch with one
 record, a wrapper as if its last message were its only one: its first offset is only known after
 decompression. The formats are in batch_header.py and legacy_records.py.
 """

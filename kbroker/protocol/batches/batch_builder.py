@@ -1,7 +1,7 @@
-"""Building record batches of magic 2: from records, in another codec, with other records.
+"""Builds record batches of magic 2: from records, in another codec, with other records.
 
-The layout of the header is in batch_header.py, that of a record in records.py, the content of
-control records in control_records.py.
+The header's layout is in batch_header.py, that of a record in records.py, the content of control
+records in control_records.py.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def build_batch(
     """A batch of records, with its CRC. records: iterated once; no record is kept.
 
     Tuples get the offsets from base_offset on; a Record keeps its own, which is not below
-    base_offset. last_offset_delta: by default the last record's; compaction passes one beyond the
-    last record, or without any record. Raises ValueError for no records without last_offset_delta,
-    and for offsets that do not increase.
+    base_offset. last_offset_delta: by default the last record's; compaction passes a larger one
+    than that of the last record, also without records. Raises ValueError for no records without
+    last_offset_delta, and for offsets that do not increase.
     """
     body, count, last_delta, base_timestamp, latest = _encode_records(
         records, base_offset, delete_horizon_ms
@@ -175,7 +175,7 @@ def replace_records(
     max_timestamp: int,
     delete_horizon: bool,
 ) -> bytearray:
-    """The batch of header with other records: offsets, producer and codec do not change.
+    """The batch of header with other records: offsets, producer and codec are kept.
 
     body: the records, not compressed; their deltas are relative to the header's base offset and to
     base_timestamp. delete_horizon: whether base_timestamp is a delete horizon.

@@ -1,5 +1,5 @@
-"""The header of a record batch of magic 2: its layout, reading it, changing it in place.
-KIP-98, 82, 534.
+"""The header of a record batch of magic 2: its layout, reading it, changing it in place. KIP-98,
+82, 534.
 
     0  base offset            int64       27  base timestamp (or delete horizon)  int64
     8  batch length           int32       35  max timestamp                       int64
@@ -10,10 +10,10 @@ KIP-98, 82, 534.
    23  last offset delta      int32       61  records, compressed as one stream
 
 This module alone knows the layout: other modules take positions, structs and attribute bits from
-here. Base offset, batch length and magic are at the same positions in every magic.
-Batches stay views of the caller's buffer. The records behind the header are in records.py, new
-batches in batch_builder.py, magic 0 and 1 in legacy_records.py. Whether a batch may be appended is
-decided in log/validator.py.
+here. Base offset, batch length and magic are at the same positions in every magic. Batches stay
+views of the caller's buffer. The records behind the header are in records.py, new batches in
+batch_builder.py, magic 0 and 1 in legacy_records.py. log/validator.py decides whether a batch may
+be appended.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 """Base offset, batch length: the first fields in every magic."""
 LENGTH_FIELD: Final = struct.Struct(">8xi")
 LEADER_FIELDS: Final = struct.Struct(">qii")
-"""Base offset, batch length, leader epoch: the leader writes the first and the last."""
+"""Base offset, batch length, leader epoch: the leader sets the first and the last."""
 APPEND_FIELDS: Final = struct.Struct(">qi4xbIhI8xqqhiI")
 """Base offset, length, magic, CRC, attributes, last offset delta, max timestamp, producer id,
 producer epoch, base sequence, record count. Delta and count are read as unsigned: a negative one is
@@ -134,12 +134,12 @@ class BatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole batch."""
+        """Size of the whole batch."""
         return self.batch_length + LENGTH_OVERHEAD
 
     @property
     def last_offset(self) -> int:
-        """Inclusive. Compaction keeps it even if it removes the record of that offset."""
+        """Inclusive. Compaction keeps the value even if it removes the record with that offset."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -212,7 +212,7 @@ _HEADER_FIELDS: Final = (
     "base_sequence",
     "record_count",
 )
-"""In the order of the bytes; __slots__ is sorted."""
+"""The fields in the order of the bytes; __slots__ is sorted."""
 
 
 def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -270,10 +270,10 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
-    """Write offsets and leader epoch into batch headers, in place; both lie outside the CRC.
+    """Write offsets and leader epoch into batch headers, in place; neither is covered by the CRC.
 
-    batches: whole v2 batches, writable. base_offset: first offset to give. Returns the next offset
-    (exclusive). Raises KafkaError(CORRUPT_MESSAGE) if a length runs past the buffer. Source:
+    batches: whole v2 batches, writable. base_offset: the first offset to assign. Returns the next
+    offset (exclusive). Raises KafkaError(CORRUPT_MESSAGE) if a length runs past the buffer. Source:
     KIP-98.
     """
     position = 0

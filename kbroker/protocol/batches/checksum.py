@@ -1,10 +1,9 @@
 """CRC-32C (Castagnoli), the checksum of record batches v2.
 
-The `crc32c` wheel computes it with the processor's own instruction; where no wheel exists for a
-platform, `crcmod` (kbroker's extra of that name) gives the same numbers. Both take any bytes-like
-object without copying it. `crc32c(buffer, value=0)` is whichever is there: unsigned; value: the CRC
-of what came before the buffer, to continue from.
-Source: KIP-98, RFC 3720 appendix B.4.
+The `crc32c` wheel computes it with the processor's own instruction; on platforms without a wheel,
+`crcmod` (kbroker's extra of that name) computes the same checksum. Both take any bytes-like object
+without copying it. `crc32c(buffer, value=0)` is the installed one. It returns an unsigned int;
+value: the CRC of the preceding bytes, to continue from. Source: KIP-98, RFC 3720 appendix B.4.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def from_wheel() -> Checksum:
 
 
 def _extension() -> ModuleType | None:
-    """The wheel's extension without its package, which imports argparse and importlib.metadata:
-    80 modules, a seventh of the broker's start. None where it is laid out in another way.
+    """The wheel's extension without its package, which imports argparse and importlib.metadata: 80
+    modules, a seventh of the broker's start. None if the package has another layout.
     """
     package = PathFinder.find_spec("crc32c")
     if package is None or package.submodule_search_locations is None:

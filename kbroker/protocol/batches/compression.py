@@ -1,8 +1,8 @@
-"""The codecs of record batches: gzip, snappy, lz4, zstd, with a bound on what they unpack to.
+"""The codecs of record batches: gzip, snappy, lz4, zstd, with a limit on the decompressed size.
 
-A codec's library is imported when it is first needed. Nothing is allocated from a length that the
-data merely claims: every decompressor runs in steps and stops at `max_bytes` (a batch of 10 KB can
-stand for gigabytes). Sources: KIP-110 (zstd), KIP-390 (levels), snappy-java's stream framing
+A codec's library is imported on first use. Nothing is allocated from a length that is only declared
+in the data: every decompressor runs in steps and stops at `max_bytes` (a batch of 10 KB can
+decompress to gigabytes). Sources: KIP-110 (zstd), KIP-390 (levels), snappy-java's stream framing
 ("xerial"), the lz4 frame format.
 """
 
@@ -24,7 +24,7 @@ XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _LZ4_KAFKA_DEFAULT_LEVEL: Final = 9
 _GZIP_MAX_MEMBERS: Final = 64
-"""Bound on the members of a gzip stream: each costs a copy of the bytes after it. Clients
+"""The maximum number of members of a gzip stream: each costs a copy of the bytes after it. Clients
 send one.
 """
 _ZSTD_MAX_WINDOW_BYTES: Final = 1 << 27
@@ -50,9 +50,9 @@ LARGEST_RATIO: Final[Mapping[Compression, int]] = {
     Compression.LZ4: 255,
     Compression.ZSTD: 32768,
 }
-"""No stream unpacks to more than so many times its own bytes. gzip: a match of 258 bytes in two
-bits; snappy: a copy of 64 bytes in three; lz4: each further byte of a match length stands for 255;
-zstd: a run-length block of 4 bytes stands for 128 KiB.
+"""The maximum compression ratio of each codec. gzip: a match of 258 bytes in two bits; snappy: a
+copy of 64 bytes in three bytes; lz4: each further byte of a match length stands for 255; zstd: a
+run-length block of 4 bytes stands for 128 KiB.
 """
 
 
@@ -75,11 +75,11 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
-    """Unpack one stream; for NONE returns the data itself, whatever its size.
+    """Decompress one stream; for NONE returns the data itself, of any size.
 
-    Raises KafkaError(CORRUPT_MESSAGE) if data is no whole stream of that codec, and
-    KafkaError(MESSAGE_TOO_LARGE) if it unpacks to more than max_bytes; by then no more than about
-    9/8 of max_bytes and a step was allocated.
+    Raises KafkaError(CORRUPT_MESSAGE) if data is not a complete stream of that codec, and
+    KafkaError(MESSAGE_TOO_LARGE) if it decompresses to more than max_bytes; at most about 9/8 of
+    max_bytes and a step are allocated.
     """
     if codec is Compression.NONE:
         return data
@@ -87,9 +87,9 @@ def decompress(codec: Compression, data: Buffer, *, max_bytes: int) -> Buffer:
 
 
 def unpacked_size(codec: Compression, data: Buffer, *, limit: int) -> int:
-    """How many bytes one stream unpacks to, found by unpacking it; limit + 1 where it is more than
-    limit. To decide where it is to be unpacked: the work done here is bounded by limit, not by data
-    or by the size that data claims. 0 for data that is no whole stream.
+    """The decompressed size of one stream, determined by decompressing it; limit + 1 if it exceeds
+    limit. Used to decide which thread decompresses the data: the work is bounded by limit, not by
+    data or by its declared size. 0 for data that is not a complete stream.
     """
     try:
         return len(decompress(codec, data, max_bytes=limit))
@@ -109,8 +109,9 @@ def _too_large(codec: Compression, max_bytes: int) -> KafkaError:
 
 
 class _Output:
-    """The unpacked bytes so far, and the size of the next step: doubling up to `_MAX_STEP_BYTES`,
-    at most one byte past the bound. In a buffer that grows in its place, so nothing is there twice.
+    """The decompressed bytes so far, and the size of the next step: doubling up to
+    `_MAX_STEP_BYTES`, at most one byte past the limit. The buffer grows in place, so that no byte
+    is held twice.
     """
 
     __slots__ = ("_buffer", "codec", "max_bytes", "size_bytes", "step_bytes")
@@ -131,7 +132,7 @@ class _Output:
         if isinstance(buffer, BytesIO):
             buffer.write(piece)
         elif not buffer:
-            self._buffer = piece  # the only one, as nearly always
+            self._buffer = piece  # the only piece, as nearly always
         else:
             self._buffer = BytesIO()
             self._buffer.write(buffer)
@@ -185,7 +186,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> bytes:
     position = 0
     end = len(data)
     while position < end:
-        if bytes(data[position : position + 8]) == XERIAL_MAGIC:  # streams may be joined end to end
+        if bytes(data[position : position + 8]) == XERIAL_MAGIC:  # streams may be concatenated
             position += len(XERIAL_HEADER)
             if position > end:
                 raise _corrupt(Compression.SNAPPY, "the frame header is cut short")
@@ -251,7 +252,7 @@ def _decompress_lz4(data: memoryview, max_bytes: int) -> bytes:
     while not decompressor.eof:
         try:
             piece = decompressor.decompress(rest, max_length=output.step_bytes)
-        except RuntimeError as error:  # what the library raises for every fault in the data
+        except RuntimeError as error:  # raised by the library for any invalid data
             raise _corrupt(Compression.LZ4, error) from error
         if not piece and not decompressor.eof:
             raise _corrupt(Compression.LZ4, "it ends too early")

@@ -1,7 +1,7 @@
 """The lz4 frames of magic 0, whose header checksum differs from the frame format's.
 
-Kafka's first lz4 computed the checksum from the frame's magic number on. Readers of magic 0 in
-clients of that time require that; every other reader requires the checksum of the frame format.
+Kafka's first lz4 implementation computed the checksum from the frame's magic number on. Clients of
+that time require that in magic 0; every other reader requires the checksum of the frame format.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 FRAME_DESCRIPTOR: Final = 4
-"""Where the part of an lz4 frame begins that its header checksum covers; from 0 on in magic 0."""
+"""The position from which the header checksum of an lz4 frame is computed; 0 in magic 0."""
 
 _FRAME_HEADER_BYTES: Final = 7
 _MASK: Final = 0xFFFFFFFF
@@ -21,7 +21,7 @@ _PRIMES: Final = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 def with_lz4_checksum(frame: bytes, covered_from: int) -> bytes:
     """The frame with the header checksum of its bytes from covered_from on.
 
-    Raises KafkaError(CORRUPT_MESSAGE) for a frame that is cut short.
+    Raises KafkaError(CORRUPT_MESSAGE) for a truncated frame.
     """
     if len(frame) < _FRAME_HEADER_BYTES:
         raise _corrupt_frame("an lz4 frame is cut short")

@@ -11,8 +11,8 @@ timestamp the largest one. Offsets inside are absolute in magic 0 and relative, 
 1 (KIP-31); with LogAppendTime the wrapper's timestamp applies to every message in it (KIP-32). Sets
 do not nest deeper.
 
-This module alone knows the layout. Code that reads message sets and record batches alike is in
-any_magic.py, conversion from one to the other in record_conversion.py.
+This module alone knows the layout. any_magic.py reads both message sets and record batches,
+record_conversion.py converts between them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def is_legacy(buffer: Buffer, position: int = 0) -> bool:
 
 
 def read_message(buffer: Buffer, position: int = 0) -> tuple[Message, int]:
-    """(the message at position, position after it). A wrong CRC is told in `is_valid`, not raised.
+    """(the message at position, position after it). A wrong CRC sets `is_valid` to False and does
+    not raise.
 
     Raises KafkaError(CORRUPT_MESSAGE) if the bytes are not a whole message.
     """
@@ -174,7 +175,7 @@ def iter_unpacked(
             raise invalid_record(
                 f"a set up to offset {last_offset} in a wrapper of {message.offset}"
             )
-        # some librdkafka versions send wrappers of offset 0
+        # some librdkafka versions send wrappers with offset 0
         shift = message.offset - last_offset if message.offset else 0
     append_time = message.timestamp if message.is_log_append_time else None
     for inner in iter_messages(plain):

@@ -1,7 +1,7 @@
 """Conversion between record batches and the message sets of clients before 0.11.
 
 Up-conversion happens on Produce before version 3, down-conversion on Fetch before version 4; the
-bounds of the latter are in server/down_conversion.py.
+limits of down-conversion are in server/down_conversion.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kbroker.protocol.batches.records import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 MAX_CONVERTED_BYTES: Final = 32 * 1024 * 1024
-"""The limit of the decompressed size of a message set that is converted to a batch."""
+"""The maximum decompressed size of a message set that is converted to a batch."""
 
 
 def to_record_batch(
@@ -97,8 +97,8 @@ def _new_records(
 
 
 class ConversionBudget:
-    """How many bytes the conversion of one response may still read, decompress or write, whichever
-    is most. Shared by the partitions of the response.
+    """How many more bytes the conversion of one response may read, decompress or write, whichever
+    is largest. Shared by the partitions of the response.
     """
 
     __slots__ = ("left_bytes",)
@@ -119,9 +119,9 @@ def down_convert(
 
     Headers and, in magic 0, timestamps are lost; control records are left out. Records below
     first_offset are left out of batches without codec; a compressed batch keeps them. Conversion
-    ends before a zstd batch, which these formats cannot hold; if nothing was converted before it,
-    KafkaError(UNSUPPORTED_COMPRESSION_TYPE) is raised. budget: once it is used up, conversion ends
-    as soon as there is a message, and the next request gets the batches after it.
+    ends before a zstd batch, which these formats do not support; if nothing was converted before
+    it, KafkaError(UNSUPPORTED_COMPRESSION_TYPE) is raised. budget: once it is used up, conversion
+    ends as soon as there is a message, and the next request gets the batches after it.
     """
     out = bytearray()
     for position, header in iter_any_batches(batches):

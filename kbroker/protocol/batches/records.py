@@ -1,9 +1,9 @@
-"""The records in a batch of magic 2: decoded, scanned, encoded. KIP-98, 82.
+"""Decodes, scans and encodes the records of a batch of magic 2. KIP-98, 82.
 
 A record is its length, an attributes byte (unused), timestamp delta, offset delta, key and value,
 each with its length (-1 for null), and the headers with their count. All numbers are zigzag
-varints.
-Batch headers are in batch_header.py, new batches in batch_builder.py, codecs in compression.py.
+varints. Batch headers are in batch_header.py, new batches in batch_builder.py, codecs in
+compression.py.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def iter_records(
     body = memoryview(batch)[BATCH_OVERHEAD : header.batch_length + LENGTH_OVERHEAD]
     count = header.record_count
     if count == 0 and not body:
-        return iter(())  # emptied by compaction; no stream, whatever the codec says
+        return iter(())  # emptied by compaction; no stream, with any codec
     data = bytes(decompress(header.codec, body, max_bytes=max_decompressed_bytes))
     return iter_unpacked_records(data, header)
 

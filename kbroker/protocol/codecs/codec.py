@@ -1,15 +1,15 @@
 """Bytes <-> messages: declarations compiled into straight-line Python per (message, version).
 
-It happens at first use. Runs of fixed-width fields, with the length or count that follows them,
-become one `struct` call; structs are laid out inside their message's function, so there is no call
-per field or per struct. The two compilers are in `codec_decode` and `codec_encode`; `schema` says
-how messages are declared, `framing` adds headers and lengths.
+Functions are compiled on first use. Runs of fixed-width fields, with the length or count that
+follows them, become one `struct` call; structs are inlined into their message's function, so there
+is no call per field or per struct. The two compilers are in `codec_decode` and `codec_encode`;
+`schema` has the declarations, `framing` adds headers and lengths.
 
-What a decoder promises: it raises `BufferUnderflow` or `MalformedRequest` and nothing else,
-whatever the bytes; no list, string or view is made from a length before that many bytes are known
-to be there; bytes and records are views on the buffer (no copy), so a receive buffer must not be
-reused while its message lives. Unknown tagged fields are skipped, so they are lost when a
-message is written again.
+Guarantees of a decoder: for any bytes it raises only `BufferUnderflow` or `MalformedRequest`; no
+list, string or view is created from a length before that many bytes are known to be available;
+bytes and records are views on the buffer (no copy), so a receive buffer must not be reused while
+its message is in use. Unknown tagged fields are skipped, so they are lost when a message is written
+again.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Part = bytes | bytearray | memoryview | RecordsPayload
 def decode(message: type[M], buffer: Buffer, version: int, position: int = 0) -> tuple[M, int]:
     """Read one message from buffer[position:]. Returns (message, position after it).
 
-    Bytes after the message are left alone: the caller decides whether they may be there. Raises
-    BufferUnderflow or MalformedRequest for the bytes, KafkaError(UNSUPPORTED_VERSION) for a version
-    the declaration does not have.
+    Bytes after the message are ignored: the caller decides whether they are allowed. Raises
+    BufferUnderflow or MalformedRequest for invalid bytes, KafkaError(UNSUPPORTED_VERSION) for a
+    version the declaration does not have.
     """
     decoder = message.DECODERS.get(version) or decoder_of(message, version)
     return decoder(buffer if type(buffer) is memoryview else memoryview(buffer), position)
 
 
 def decoder_of(message: type[M], version: int) -> Decoder:
-    """The function behind `decode`, for callers that read very many small messages. It takes bytes
-    too, and then gives bytes where `decode` gives views. Raises as `decode` does.
+    """The function behind `decode`, for callers that read very many small messages. It also accepts
+    bytes, and then returns bytes where `decode` returns views. Raises as `decode` does.
     """
     decoder = message.DECODERS.get(version)
     if decoder is None:
@@ -58,9 +58,10 @@ def decode_in_steps(
     position: int = 0,
     made: list[object] | None = None,
 ) -> Generator[None, None, tuple[M, int]]:
-    """As `decode`, for a message of perhaps very many items: yields after a bounded number of them,
-    so that other work can be done in between. made: gets the message at the first step; where the
-    bytes turn out to be no message, it has what was read of it, some structs without all fields.
+    """As `decode`, for a message with possibly very many items: yields after a bounded number of
+    them, so that other work can be done in between. made: receives the message at the first step;
+    if the bytes turn out to be invalid, it has the part that was read, in which some structs lack
+    fields.
     """
     decoder = message.STEP_DECODERS.get(version)
     if decoder is None:
@@ -75,23 +76,23 @@ def decode_in_steps(
 def encode(message: Message, version: int) -> bytes:
     """Write a message as one bytes object.
 
-    Records by reference are refused (ValueError); other errors as in `encode_parts`.
+    Records by reference are rejected (ValueError); other errors as in `encode_parts`.
     """
     return bytes(_encoder(type(message), version)(message, bytearray(), None))
 
 
 def encode_parts(message: Message, version: int) -> list[Part]:
-    """Write a message as pieces to be sent one after the other.
+    """Write a message as a list of pieces, to be sent in order.
 
-    A records field that is not bytes-like comes out as itself; so do bytes-like records above
-    4 KiB. Raises KafkaError(UNSUPPORTED_VERSION) if a field that this version lacks was set and may
-    not be ignored, and ValueError if a value does not fit its field.
+    A records field that is not bytes-like becomes a piece unchanged; so do bytes-like records above
+    4 KiB. Raises KafkaError(UNSUPPORTED_VERSION) if a field that this version lacks was set and is
+    not ignorable, and ValueError if a value does not fit its field.
     """
     return encode_onto(bytearray(), message, version)
 
 
 def encode_onto(head: bytearray, message: Message, version: int) -> list[Part]:
-    """As `encode_parts`, but the first piece is `head`, with the message behind its bytes."""
+    """As `encode_parts`, but the first piece is `head`, with the message appended to it."""
     parts: list[Part] = []
     rest = _encoder(type(message), version)(message, head, parts)
     if rest or not parts:

@@ -54,12 +54,12 @@ STEP_ITEMS: Final = 128
 
 
 def is_compact(message: type[Message], field: Field, version: int) -> bool:
-    """Whether the field's length is a varint of length + 1."""
+    """Whether the field's length is encoded as a varint of length + 1."""
     return version in message.FLEXIBLE and (field.flexible is None or version in field.flexible)
 
 
 def minimum_size(message: type[Message], struct: type[Struct], version: int) -> int:
-    """Fewest bytes a struct can take: what a count is held against before a list is filled."""
+    """The smallest size of a struct: a count is checked against it before a list is filled."""
     size = 1 if version in message.FLEXIBLE else 0
     for field in struct.FIELDS:
         if version not in field.versions or version in field.tagged:
@@ -92,7 +92,7 @@ def tag_size(name: str, size: int, taken: int) -> MalformedRequest:
     return MalformedRequest(f"{name}: tagged field of {size} bytes took {taken}")
 
 
-# Any: a Decoder or a StepDecoder, as `in_steps` says
+# Any: a Decoder or, with `in_steps`, a StepDecoder
 def compile_decoder(message: type[Message], version: int, *, in_steps: bool = False) -> Any:
     """Write, compile and return the decoding function of one message in one version."""
     writer = _DecoderWriter(message, version, in_steps=in_steps)
@@ -145,11 +145,11 @@ class _DecoderWriter:
         )
 
     def first_step(self) -> str:
-        """A yield in every generator, so that one without lists is a generator, too."""
+        """A yield in every generator, so that a function without lists is a generator too."""
         return "  yield\n" if self.in_steps else ""
 
     def item_done(self) -> None:
-        """The end of a loop's body: yield now and then."""
+        """The end of a loop's body: yields after every STEP_ITEMS items."""
         if self.in_steps:
             self.line("w += 1")
             self.line(f"if not w & {STEP_ITEMS - 1}: yield")
@@ -186,8 +186,8 @@ class _DecoderWriter:
         return repr(f"{owner.__qualname__}.{field.name}")
 
     def struct(self, cls: type[Struct], var: str, place: str) -> None:
-        """Read a struct into the new local `var`. place: a statement that puts it where it belongs,
-        carried out first. May leave reads pending.
+        """Read a struct into the new local `var`. place: a statement that stores it, executed
+        first. May leave reads pending.
         """
         self.line(f"{var} = new({self.bind('C', cls)})")
         if place:
@@ -237,7 +237,9 @@ class _DecoderWriter:
             self.indent -= 1
 
     def more(self, n: str, inline: bool) -> None:
-        """Read on where a varint's first byte, in `n`, was not its last; two bytes need no call."""
+        """Read the rest of a varint whose first byte, in `n`, was not its last; two bytes need no
+        call.
+        """
         if not inline:
             self.line(f"if {n} > 127: {n}, p = more(buf, p, {n})")
             return
@@ -249,7 +251,7 @@ class _DecoderWriter:
         self.line("  p += 1")
 
     def length(self, label: str, short: bool, nullable: bool, compact: bool, target: str) -> str:
-        """Read a length, deal with null, and open the `else:` for a length of 0 or more."""
+        """Read a length, handle null, and open the `else:` for a length of 0 or more."""
         n = self.local("n")
         if compact:
             self.pending.append((n, "B"))
@@ -314,7 +316,7 @@ class _DecoderWriter:
         self.indent -= 1
 
     def all_fixed(self, struct: type[Struct]) -> bool:
-        """Whether every element has the same width, but for what may be tagged."""
+        """Whether every element has the same width, except for tagged fields."""
         present = [field for field in struct.FIELDS if self.is_plain(field)]
         return bool(present) and all(field.type_name in FIXED for field in present)
 
@@ -324,7 +326,7 @@ class _DecoderWriter:
     def fixed_structs(self, struct: type[Struct], items: str, count: str, size: int) -> None:
         """Read structs of one width in one pass, up to the first that has tagged fields.
 
-        The general loop, written behind this one, goes on from there.
+        The general loop, which is generated after this one, continues from there.
         """
         flexible = self.version in self.message.FLEXIBLE
         plain = [field for field in struct.FIELDS if self.is_plain(field)]

@@ -1,9 +1,9 @@
 """Compiles a declaration into the encoding function of one version. Used by `codec` only.
 
-The generated function is `encode(v0, out, parts) -> bytearray`: it appends to the bytearray `out`,
-and where a records field goes out by reference it puts `out` and the payload on `parts` and begins
-a new `out`; the last one is returned. With `parts` None nothing goes by reference. Runs of
-fixed-width fields, and the length that follows them, become one `struct` call.
+The generated function is `encode(v0, out, parts) -> bytearray`: it appends to the bytearray `out`;
+for a records field by reference it appends `out` and the payload to `parts` and starts a new `out`;
+the last one is returned. With `parts` None nothing is passed by reference. Runs of fixed-width
+fields, and the length that follows them, become one `struct` call.
 
 With `in_steps` it is a generator that returns that bytearray and yields after every `STEP_ITEMS`
 list items.
@@ -56,7 +56,7 @@ def refuse(name: str, error: Exception) -> NoReturn:
     raise ValueError(f"{name} cannot be written: {error}") from error
 
 
-# Any: an Encoder or a StepEncoder, as `in_steps` says
+# Any: an Encoder or, with `in_steps`, a StepEncoder
 def compile_encoder(message: type[Message], version: int, *, in_steps: bool = False) -> Any:
     """Write, compile and return the encoding function of one message in one version."""
     writer = _EncoderWriter(message, version, in_steps=in_steps)
@@ -198,7 +198,7 @@ class _EncoderWriter:
 
     def field(self, cls: type[Struct], field: Field, source: str) -> None:
         if field.type_name in FIXED:
-            if field.type_name == "uuid":  # struct would cut or fill other lengths in silence
+            if field.type_name == "uuid":  # struct would silently truncate or pad other lengths
                 label = self.label(cls, field)
                 self.line(f"if len({source}) != 16: raise bad_uuid({label}, {source})")
             self.pending.append((source, FIXED[field.type_name][0]))
@@ -301,8 +301,8 @@ class _EncoderWriter:
         self.indent -= 1
 
     def element(self, cls: type[Struct], var: str) -> None:
-        """Write a struct of a list. If all of it that has no fixed width may be empty, as in most
-        answers it is, there is a short way for that: one `struct` call.
+        """Write a struct of a list. If all its fields without a fixed width may be empty, as in
+        most responses they are, a fast path writes it with one `struct` call.
         """
         run: list[tuple[str, str]] = []
         conditions: list[str] = []

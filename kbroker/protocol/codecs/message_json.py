@@ -1,4 +1,4 @@
-"""A message as the JSON that Kafka's own converters write: camelCase names in the order of the
+"""Converts a message to the JSON of Kafka's own converters: camelCase names in the order of the
 declaration, the fields of one version, tagged fields only where they differ from their default,
 bytes in base64, uuids as Kafka prints them.
 """
@@ -16,12 +16,12 @@ from kbroker.protocol.codecs.schema import Field, Message, Struct
 
 
 def to_json(message: Message, version: int) -> dict[str, object]:
-    """What `json_text` can print, as Kafka's `<Message>JsonConverter.write`."""
+    """The message as values for `json_text`, like Kafka's `<Message>JsonConverter.write`."""
     return _struct(message, version)
 
 
 def json_text(value: object) -> str:
-    """One line without blanks; text outside ASCII stands as it is, numbers look as Java's."""
+    """One line without blanks; text outside ASCII is not escaped, numbers have Java's format."""
     match value:
         case dict():
             items = (f"{json_text(key)}:{json_text(item)}" for key, item in value.items())

@@ -1,8 +1,8 @@
-"""Messages cut into smaller messages of the same kind, and responses joined again.
+"""Splits a message into smaller messages of the same kind, and merges responses.
 
-`pieces` cuts a request or a response along nested lists, such as topics and their partitions, so
-that each piece is handled in one step. `merge` joins the responses to the pieces: a topic that was
-cut in two is one topic of the whole response.
+`pieces` splits a request or a response along nested lists, such as topics and their partitions, so
+that each piece is processed in one step. `merge` merges the responses to the pieces: a topic that
+was split is one topic of the whole response.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final
 from kbroker.protocol.codecs.schema import Struct
 
 PIECE_ITEMS: Final = 64
-"""Named things in a piece: about a millisecond of work."""
+"""The number of items in a piece: about a millisecond of work."""
 
 
 # Any below: any request, any response, and the items of their lists
 
 
 def pieces(value: Any, path: tuple[str, ...], size: int = PIECE_ITEMS) -> Iterator[tuple[Any, int]]:
-    """Copies of value that name at most size things each, in order, with what they name of it. With
-    each comes how many of its outermost lists begin with an item that the last piece ended with.
+    """Copies of value with at most size items each, in order. Each is returned with the number of
+    its outermost lists whose first item continues the last item of the previous piece.
     """
     name, *rest = path
     items = getattr(value, name)
@@ -57,7 +57,7 @@ def _with(value: Any, name: str, items: list[Any]) -> Any:
 
 
 def _weight(item: Any, path: list[str], size: int) -> int:
-    """How many things an item names, 1 at least. Null stands for all there are."""
+    """How many items item has, at least 1. Null means all and counts as size."""
     items = getattr(item, path[0])
     if items is None:
         return size
@@ -67,7 +67,7 @@ def _weight(item: Any, path: list[str], size: int) -> int:
 
 
 def merge(total: Any, piece: Any, path: tuple[str, ...], continued: int) -> None:
-    """Add the response to a piece to the response to all pieces before it."""
+    """Merge the response to a piece into the response to all earlier pieces."""
     name, *rest = path
     items, more = getattr(total, name), getattr(piece, name)
     if continued and rest and items and more and _is_same(items[-1], more[0], rest[0]):
@@ -77,7 +77,7 @@ def merge(total: Any, piece: Any, path: tuple[str, ...], continued: int) -> None
 
 
 def _is_same(one: Struct, other: Struct, apart_from: str) -> bool:
-    """Whether they say the same of the same thing, but for one list."""
+    """Whether both have the same fields, apart from one list."""
     return all(
         getattr(one, field.name) == getattr(other, field.name)
         for field in one.FIELDS

@@ -29,26 +29,26 @@ MAX_VERSION: Final = 32767
 
 @runtime_checkable
 class RecordsPayload(Protocol):
-    """Record bytes that are elsewhere, such as a range of a file: sent by reference."""
+    """Record bytes that are stored elsewhere, such as a range of a file: sent by reference."""
 
     @property
     def size(self) -> int: ...
 
 
 Binary = bytes | bytearray | memoryview
-"""A bytes field. Decoding gives a memoryview on the received buffer: to keep it, copy it."""
+"""A bytes field. Decoding gives a memoryview on the received buffer: copy it to keep it."""
 
 Records = bytes | bytearray | memoryview | RecordsPayload
-"""A records field: whole batches, or something by reference that knows its size."""
+"""A records field: whole batches, or a reference that knows its size."""
 
 
 def size_of(records: Records) -> int:
-    """Bytes, of records at hand or by reference."""
+    """Size in bytes of records in memory or by reference."""
     return len(records) if isinstance(records, bytes | bytearray | memoryview) else records.size
 
 
 class _Missing:
-    """The mark for an argument that was not given, where the default is a fresh object."""
+    """Marks an argument that was not given, where the default is a new object."""
 
     __slots__ = ()
 
@@ -109,8 +109,8 @@ class Field:
 
     type_name: a primitive's name, "struct" or "array"; element: what an array holds, a primitive's
     name or "struct". struct: the class behind "struct". tag: its number in the versions `tagged`.
-    flexible: overrides where lengths are compact; None: as the message says. default: MISSING where
-    it is a fresh object (list, struct).
+    flexible: overrides the versions with compact lengths; None: those of the message. default:
+    MISSING where it is a new object (list, struct).
     """
 
     __slots__ = (
@@ -157,14 +157,16 @@ class Field:
         self.flexible = None if flexible is None else _range(flexible)
 
     def default_value(self) -> Any:
-        """The default, fresh if it is mutable."""
+        """The default; a new object if it is mutable."""
         if self.default is not MISSING:
             return self.default
         return [] if self.type_name == "array" else self.struct()
 
     @property
     def holds_bytes(self) -> bool:
-        """Whether decoding gives views on the message's bytes, in this field or in its structs."""
+        """Whether decoding returns views on the message's bytes, in this field or in its
+        structs.
+        """
         kind = self.element if self.type_name == "array" else self.type_name
         if kind == "struct":
             return any(field.holds_bytes for field in self.struct.FIELDS)
@@ -324,12 +326,12 @@ def _link_structs(message_name: str, namespace: dict[str, Any]) -> None:
 
 
 class Struct(metaclass=StructMeta):
-    """A group of fields. Mutable, but read-only by rule once it is handed on."""
+    """A group of fields. Mutable, but read-only by convention once it is passed on."""
 
     FIELDS: ClassVar[tuple[Field, ...]]
 
     def __init__(self, **values: Any) -> None:
-        cls = type(self)  # here only before the class's first use: it compiles its own
+        cls = type(self)  # only called before the class's first use, to compile its own
         cls.__init__ = _compile_constructor(cls)  # type: ignore[method-assign]  # see above
         cls.__init__(self, **values)
 
@@ -376,20 +378,20 @@ Decoder = Callable[[bytes | memoryview, int], tuple[Any, int]]
 """A compiled decoder: (buffer, position) -> (message, position after it)."""
 
 Encoder = Callable[[Any, bytearray, list[Any] | None], bytearray]
-"""A compiled encoder: (message, out, parts) -> the last out; `codec_encode` says what they are."""
+"""A compiled encoder: (message, out, parts) -> the last out; see `codec_encode`."""
 
 
 StepDecoder = Callable[[memoryview, int, list[object]], Generator[None, None, tuple[Any, int]]]
-"""The same as a generator, for messages of very many items. Adds the message to the list before it
-reads the first field.
+"""As Decoder, but a generator, for messages with very many items. Appends the message to the list
+before it reads the first field.
 """
 
 StepEncoder = Callable[[Any, bytearray, list[Any] | None], Generator[None, None, bytearray]]
-"""The same as a generator."""
+"""As Encoder, but a generator."""
 
 
 class Message(Struct):
-    """A struct with versions of its own: what `codec.decode` and `codec.encode` take."""
+    """A struct with its own versions: the argument of `codec.decode` and `codec.encode`."""
 
     KIND: ClassVar[str] = ""
     API_KEY: ClassVar[int]
@@ -410,7 +412,7 @@ class Header(Message):
 
 
 class Request(Message):
-    """A request body. LISTENERS: where Kafka serves it."""
+    """A request body. LISTENERS: the types of listeners on which Kafka serves it."""
 
     KIND = "request"
 
@@ -422,7 +424,7 @@ class Response(Message):
 
 
 class Data(Message):
-    """Bytes that travel inside other fields or records: consumer protocol, control records."""
+    """Bytes embedded in other fields or records: consumer protocol, control records."""
 
     KIND = "data"
 

@@ -1,4 +1,5 @@
 """Kafka's message and record schemas, one module per API family, request and response together.
 
-Import the family you need: this package imports none, and `apis.request_class` finds one by key.
+Import the module of the family: this package imports none; `apis.request_class` finds the class for
+an API key.
 """

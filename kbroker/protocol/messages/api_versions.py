@@ -1,4 +1,4 @@
-"""ApiVersions: what the other side can do (KIP-35, KIP-511, KIP-584, KIP-1242)."""
+"""ApiVersions: the versions and features of the other side (KIP-35, KIP-511, KIP-584, KIP-1242)."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class ElectLeadersResponse(Response, api_key=43, versions="0-2", flexible="2+"):
         )
 
     throttle_time_ms: int = int32("0+")
-    # Not ignorable in Kafka, whose code sets it from v1 on; here no handler need know the version.
+    # Not ignorable in Kafka, whose code sets it from v1 on; here handlers need not know it.
     error_code: int = int16("1+", ignorable=True)
     replica_election_results: list[ElectLeadersResponse.ReplicaElectionResult] = array(
         "ReplicaElectionResult", "0+"

@@ -1,4 +1,4 @@
-"""What the cluster looks like to a client."""
+"""Metadata: the cluster as clients see it."""
 
 from __future__ import annotations
 

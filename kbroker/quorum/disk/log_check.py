@@ -1,10 +1,11 @@
-"""Checks before recovery truncates the metadata log: is it damaged in a way that no crash causes?
+"""Checks the metadata log before recovery truncates it: is it damaged in a way that no crash
+causes?
 
-What was committed was synced before. So bytes that are no sound batch are torn only if they are the
-last ones, nothing sound follows them and the last stop was not clean. Any other damage would cost
-committed metadata if the log were cut there, and with them the partitions they name: the start ends
-instead. (Kafka cuts.) A broker syncs nothing: its log is cut at the first gap and fetched
-again. Neighbour: `storage`, which opens the log.
+Committed records were synced. So invalid bytes are a torn write only if they are the last ones, no
+valid batch follows them, and the last stop was not clean. For any other damage, truncating the log
+there would lose committed metadata, and the partitions in it: the start fails instead. (Kafka
+truncates.) A broker syncs nothing: its log is truncated at the first gap and fetched again.
+Neighbour: `storage`, which opens the log.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from kbroker.protocol.errors import KafkaError
 
 _MAGIC_BYTE: Final = b"\x02"
 _MAX_GAP: Final = 1 << 31
-"""Offsets further ahead are none: something else looks like a batch."""
+"""The largest distance of a batch's offset: a larger one shows that the bytes are no batch."""
 
 
 def check_metadata_log(directory: Path, recovery_point: int) -> None:
-    """Raises StartupError for such damage in the segments from the one with recovery_point on."""
+    """Check the segments from the one that contains recovery_point on. Raises StartupError for such
+    damage.
+    """
     found = {name for name, _, is_directory in list_directory(directory) if not is_directory}
     bases, closed_at = [], 0
     for name in sorted(found):
@@ -41,7 +44,9 @@ def check_metadata_log(directory: Path, recovery_point: int) -> None:
         if parsed is None or parsed[2]:
             continue
         if parsed[1] == names.SNAPSHOT:
-            closed_at = parsed[0]  # one is written at each roll, and at the end at a clean stop
+            closed_at = parsed[
+                0
+            ]  # a producer snapshot is written at each roll, and at the log end at a clean stop
         log = names.offset_name(parsed[0], names.LOG)
         if parsed[1] == names.LOG:
             bases.append(parsed[0])
@@ -58,9 +63,9 @@ def check_metadata_log(directory: Path, recovery_point: int) -> None:
 
 
 def first_gap(directory: Path, recovery_point: int) -> int | None:
-    """Where the sound batches of a segment end before the next segment begins, which a loss of
-    power can cause in a log that is not synced; None without such a gap. Looks at the segments from
-    the one with recovery_point on.
+    """The offset at which the valid batches of a segment end before the next segment begins; a
+    power loss can cause such a gap in a log that is not synced. None without a gap. Checks the
+    segments from the one that contains recovery_point on.
     """
     parsed = (names.parse_offset_name(name) for name, _, _ in list_directory(directory))
     bases = sorted(each[0] for each in parsed if each and each[1:] == (names.LOG, ""))
@@ -74,7 +79,7 @@ def first_gap(directory: Path, recovery_point: int) -> int | None:
 
 
 def _check_segment(directory: Path, base: int, following: int | None) -> int:
-    """Returns where it ends."""
+    """Check a segment. Returns its end offset."""
     path = directory / names.offset_name(base, names.LOG)
     data = read_file(path) or b""
     position, end = _sound_part(data, base)
@@ -88,7 +93,7 @@ def _check_segment(directory: Path, base: int, following: int | None) -> int:
 
 
 def _sound_part(data: bytes, base: int) -> tuple[int, int]:
-    """The position and the offset at which the sound batches of a segment end."""
+    """The position and the offset at which the valid batches of a segment end."""
     position, end = 0, base
     while position < len(data):
         header = _sound_batch(data, position, end)
@@ -100,8 +105,8 @@ def _sound_part(data: bytes, base: int) -> tuple[int, int]:
 
 
 def _sound_batch(data: bytes, position: int, offset: int) -> BatchHeader | None:
-    """The header of the whole batch at position, if its CRC is right and it is not before
-    offset.
+    """The header of the whole batch at position, if its CRC is valid and its base offset is not
+    below offset.
     """
     try:
         header = read_batch_header(data, position)
@@ -112,7 +117,7 @@ def _sound_batch(data: bytes, position: int, offset: int) -> BatchHeader | None:
 
 
 def _goes_on(data: bytes, position: int, offset: int) -> bool:
-    """Whether a sound batch begins anywhere from position on."""
+    """Whether a valid batch begins anywhere from position on."""
     at = data.find(_MAGIC_BYTE, position + MAGIC_POSITION)
     while 0 <= at <= len(data) - (BATCH_OVERHEAD - MAGIC_POSITION):
         if _sound_batch(data, at - MAGIC_POSITION, offset) is not None:
@@ -122,7 +127,7 @@ def _goes_on(data: bytes, position: int, offset: int) -> bool:
 
 
 def _was_closed(path: Path) -> bool:
-    """Whether the last stop was clean, and the log is as it was then: the marker is written after
+    """Whether the last stop was clean and the log is unchanged since: the marker is written after
     the last append.
     """
     marker = path.parent.parent / names.CLEAN_SHUTDOWN

@@ -1,4 +1,4 @@
-"""`meta.properties`: which cluster, node and directory a log directory belongs to (version 1)."""
+"""`meta.properties`: the cluster, node and directory ids of a log directory (version 1)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class DirectoryProperties(NamedTuple):
 
 
 def read_meta_properties(directory: Path) -> DirectoryProperties | None:
-    """The content of the directory's file, None without one. Raises CorruptMetaProperties,
-    StartupError for one of a Kafka that is too old.
+    """The content of the directory's file, None without a file. Raises CorruptMetaProperties;
+    StartupError for the file of a Kafka that is too old.
     """
     path = directory / META_PROPERTIES
     data = read_file(path)
@@ -63,7 +63,9 @@ def read_meta_properties(directory: Path) -> DirectoryProperties | None:
 def write_meta_properties(
     directory: Path, properties: DirectoryProperties, *, now_s: float | None = None
 ) -> None:
-    """Write the file, synced. now_s: for the date in it, seconds since the epoch; None for now."""
+    """Write the file, synced. now_s: the date in the file, seconds since the epoch; None for the
+    current time.
+    """
     date = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime(now_s))
     lines = (
         "#",

@@ -1,5 +1,5 @@
-"""The `quorum-state` file: the epoch, its leader and this node's vote, as Kafka's JSON. Never
-behind what was promised.
+"""The `quorum-state` file: the epoch, its leader and this node's vote, in Kafka's JSON. It is
+written before a vote or epoch is sent to another node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Snapshots of the metadata log, as files: `<end offset>-<epoch>.checkpoint` (KIP-630).
 
-A snapshot stands for everything before its end offset (exclusive). The file is record batches: a
-control batch (header; with kraft.version 1 also that version and the voters), data batches, a
-control batch (footer); offsets inside begin at 0. It is written under a `.part` name, synced, made
-read-only and renamed, so a file of the final name is whole.
+A snapshot contains the state of all records below its end offset (exclusive). The file is record
+batches: a control batch (header; with kraft.version 1 also that version and the voters), data
+batches, a control batch (footer); offsets inside begin at 0. It is written under a `.part` name,
+synced, made read-only and renamed, so a file with the final name is complete.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Snapshot(NamedTuple):
 
 
 def list_snapshots(directory: Path) -> list[SnapshotId]:
-    """Finished snapshots, oldest first."""
+    """Completed snapshots, oldest first."""
     names = (
         _NAME.fullmatch(name)
         for name, _, is_directory in list_directory(directory)
@@ -66,7 +66,7 @@ def list_snapshots(directory: Path) -> list[SnapshotId]:
 
 
 def remove_parts(directory: Path) -> list[str]:
-    """Delete what a crash left half-written. Returns the names."""
+    """Delete the half-written files of a crash. Returns their names."""
     names = [name for name, _, _ in list_directory(directory) if _PART_NAME.fullmatch(name)]
     for name in names:
         unlink(directory / name)
@@ -81,7 +81,7 @@ def build_snapshot(
     last_contained_timestamp_ms: int,
     now_ms: int,
 ) -> Iterator[bytes]:
-    """The batches of a snapshot's file, one by one; a data batch per chunk."""
+    """The batches of a snapshot's file, one by one; one data batch per chunk."""
     head = [snapshot_header(last_contained_timestamp_ms), *configuration.records()]
     yield bytes(control_batch(head, base_offset=0, epoch=epoch, timestamp_ms=now_ms))
     offset = len(head)
@@ -96,7 +96,7 @@ def build_snapshot(
 
 
 def write_snapshot(path: Path, part_path: Path, batches: Iterable[bytes]) -> None:
-    """Write a snapshot's file by way of part_path. Blocks. Raises LogDirectoryError."""
+    """Write a snapshot's file through part_path. Blocks. Raises LogDirectoryError."""
     write_read_only(part_path, batches)
     rename(part_path, path)
     sync_directory(path.parent)
@@ -118,8 +118,9 @@ class FetchedSnapshot:
         self._file.write_at(data, position)
 
     def finish(self) -> Snapshot:
-        """Sync the file, check it and give it its final name. Blocks; may run in a thread. Returns
-        its content. Raises StartupError if it is damaged (then it is deleted), LogDirectoryError.
+        """Sync the file, check it and rename it to its final name. Blocks; may run in a thread.
+        Returns the content. Raises StartupError if the file is damaged (it is then deleted),
+        LogDirectoryError.
         """
         data = self._file.read_at(0, self._file.size())
         try:
@@ -134,12 +135,12 @@ class FetchedSnapshot:
         return snapshot
 
     def discard(self) -> None:
-        """Delete what was fetched so far."""
+        """Delete the part that was fetched."""
         unlink(self._part_path)
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot's file. Raises StartupError for one that is missing, damaged or not whole."""
+    """Read a snapshot's file. Raises StartupError for a missing, damaged or incomplete file."""
     data = read_file(path)
     if data is None:
         raise StartupError(f"{path} is missing")
@@ -147,7 +148,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def parse_snapshot(data: bytes, path: Path) -> Snapshot:
-    """The content of a snapshot's file. path: named in the errors, those of `read_snapshot`."""
+    """The content of a snapshot's file. path: for the error messages. Raises as `read_snapshot`."""
     configuration = QuorumConfiguration()
     timestamp_ms = 0
     records: list[bytes] = []

@@ -1,7 +1,6 @@
-"""The quorum's files: `__cluster_metadata-0` (a partition log), its snapshots,
-`quorum-state`.
+"""The quorum's files: `__cluster_metadata-0` (a partition log), its snapshots, `quorum-state`.
 
-Everything here blocks; the driver calls what syncs in a thread. None of it is in the log manager's
+All methods block; the driver syncs in a thread. The metadata log is not in the log manager's
 checkpoints, as in Kafka. Layouts: docs/metadata.md.
 """
 
@@ -60,13 +59,13 @@ INDEX_BYTES: Final = 10 * 1024 * 1024
 NEVER: Final = (1 << 63) - 1
 READ_BYTES: Final = 1 << 20
 OPEN_FILES: Final = 32
-"""How many segments of the metadata log keep their file open. They do not compete with those of
+"""How many segments of the metadata log keep their file open. They are not part of the limit for
 partitions.
 """
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
-    """How the metadata log is kept, whatever the settings for topics say."""
+    """The configuration of the metadata log, independent of the settings for topics."""
     internal_segment_bytes = config.get_optional_int("internal.metadata.log.segment.bytes")
     return replace(
         LogConfig.from_configs(config, {}),
@@ -85,7 +84,7 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 
 
 class StoredBatch(NamedTuple):
-    """A batch of the log. next_offset: exclusive; records: framed, none for a control batch."""
+    """A batch of the log. next_offset: exclusive; records: framed; empty for a control batch."""
 
     base_offset: int
     next_offset: int
@@ -94,9 +93,9 @@ class StoredBatch(NamedTuple):
 
 
 class QuorumStorage:
-    """The metadata log's directory. `open` first; then everything else.
+    """The metadata log's directory. `open` must be called first.
 
-    may_vote: False on a broker, which syncs nothing and fetches again what a crash costs it.
+    may_vote: False on a broker, which syncs nothing and fetches lost records again after a crash.
     """
 
     __slots__ = (
@@ -148,17 +147,17 @@ class QuorumStorage:
     # Opening.
 
     def open(self, now_ms: int) -> Snapshot | None:
-        """Open or make the log, recover its tail, drop half-written snapshots. Returns the newest
-        snapshot with metadata.
+        """Open or create the log, recover its tail, delete half-written snapshots. Returns the
+        newest snapshot with metadata.
 
-        Raises StartupError for what cannot be mended by itself.
+        Raises StartupError for damage that needs an operator.
         """
         if self._lock is not None:
             self._lock.acquire()
         if make_directory(self.directory):
-            sync_directory(self.directory.parent)  # else a loss of power could take a vote with it
+            sync_directory(self.directory.parent)  # otherwise a power loss could lose a vote
         for name in remove_parts(self.directory):
-            logger.warning("%s: removed the half-written snapshot %s", self.directory, name)
+            logger.warning("%s: deleted the half-written snapshot %s", self.directory, name)
         unlink(self.directory / "quorum-state.tmp")
         state = read_state(self.directory)
         self.snapshots = list_snapshots(self.directory)
@@ -186,18 +185,18 @@ class QuorumStorage:
         except CheckpointError as error:
             raise StartupError(f"{error}; mend the file, or remove it to do without it") from error
         if gap is not None:
-            logger.warning("%s: records are missing at offset %d; cut there", self.directory, gap)
+            logger.warning("%s: gap in the log at offset %d; truncating to it", self.directory, gap)
             self.truncate(gap, now_ms=now_ms)
         self._join_snapshot_and_log(latest, now_ms)
         if state is None and self.log.log_end_offset > self.log.log_start_offset:
             logger.warning(
-                "%s: quorum-state is missing; its epoch is taken from the log", self.directory
+                "%s: quorum-state is missing; using the epoch of the log", self.directory
             )
         self._epoch_state = state or ElectionState()
         return snapshot if latest is not None and latest != BOOTSTRAP_ID else None
 
     def _join_snapshot_and_log(self, latest: SnapshotId | None, now_ms: int) -> None:
-        """A log that does not cover its newest snapshot is void; one that begins after it
+        """A log that does not reach its newest snapshot is discarded; a log that starts after it
         cannot be replayed.
         """
         log = self.log
@@ -208,8 +207,8 @@ class QuorumStorage:
                 self._begin_at(latest, now_ms)
             elif move_start(log, start_offset):
                 logger.warning(
-                    "%s: records before offset %d are missing, which a snapshot holds: the log"
-                    " begins there",
+                    "%s: records before offset %d are missing but covered by a snapshot;"
+                    " the log now starts there",
                     self.directory,
                     start_offset,
                 )
@@ -222,9 +221,9 @@ class QuorumStorage:
             )
 
     def _start_without_gaps(self, covered: int) -> int:
-        """The first offset from which on the log has every record up to `covered`. A loss of power
-        while a fetched snapshot replaces the log can take the last pages of segments that were to
-        be deleted; who asked for a record that is missing would wait for it for ever.
+        """The first offset from which the log has every record up to `covered`. If power is lost
+        while a fetched snapshot replaces the log, the last pages of segments that were to be
+        deleted may be missing; a replica that asks for such a record would wait for ever.
         """
         log = self.log
         start_offset = log.log_start_offset
@@ -236,7 +235,7 @@ class QuorumStorage:
     def _has_record(self, offset: int) -> bool:
         try:
             batches = self.batches_of(self.read_batches(offset, max_bytes=1))
-        except KafkaError:  # a part of a batch
+        except KafkaError:  # an incomplete batch
             return False
         return bool(batches) and batches[0].base_offset <= offset < batches[0].next_offset
 
@@ -250,8 +249,8 @@ class QuorumStorage:
         return self._epoch_state
 
     def raft_log(self) -> RaftLog:
-        """The log as the core knows it. Nothing above its start is known to be synced: a process
-        that was killed leaves unsynced pages.
+        """The core's view of the log. Only its start counts as synced: a killed process leaves
+        unsynced pages.
         """
         log = self.log
         sizes = {each: self.snapshot_size(each) for each in self.snapshots}
@@ -265,12 +264,14 @@ class QuorumStorage:
 
     @property
     def voters(self) -> VoterSet:
-        """The voters: of the log with kraft.version 1, of controller.quorum.voters before."""
+        """The voters: those in the log with kraft.version 1, else those of
+        controller.quorum.voters.
+        """
         return self.control.voters.last
 
     def check_own_vote(self) -> None:
-        """Raises StartupError if the only voter is this node with another directory: then no node
-        of the quorum can be elected.
+        """Raises StartupError if the only voter is this node with another directory id: then no
+        node of the quorum can be elected.
         """
         voters = self.voters
         if voters.ids != (self.node_id,):
@@ -294,7 +295,7 @@ class QuorumStorage:
         self._epoch_state = state
 
     def write(self, batches: bytes | bytearray, *, now_ms: int) -> None:
-        """Write whole batches at the log's end, not synced. Raises LogDirectoryError."""
+        """Write whole batches at the log end, not synced. Raises LogDirectoryError."""
         limit_bytes = self.log_config.segment_bytes
         if len(batches) <= limit_bytes:
             self.log.append_as_follower(batches, now_ms=now_ms)
@@ -302,7 +303,7 @@ class QuorumStorage:
         start = end = 0
         for position, header in iter_batches(batches):
             if position > start and position + header.size_bytes - start > limit_bytes:
-                # a segment must be on disk before the next one is there
+                # a segment must be on disk before the next one exists
                 self.log.append_as_follower(batches[start:position], now_ms=now_ms)
                 self.log.flush()
                 start = position
@@ -310,12 +311,12 @@ class QuorumStorage:
         self.log.append_as_follower(batches[start:end], now_ms=now_ms)
 
     def truncate(self, end_offset: int, *, now_ms: int) -> None:
-        """Remove everything from end_offset on. Blocks until it is synced."""
+        """Remove all records from end_offset on. Blocks until it is synced."""
         self.log.truncate_to(end_offset, now_ms=now_ms)
 
     def install(self, snapshot_id: SnapshotId, *, now_ms: int) -> None:
-        """Replace the log by a snapshot that is on disk: the log begins and ends there, synced, and
-        older snapshots are deleted. Blocks.
+        """Replace the log by a snapshot that is on disk: the log starts and ends at its end offset,
+        synced, and older snapshots are deleted. Blocks.
         """
         self._begin_at(snapshot_id, now_ms)
         for older in [each for each in self.snapshots if each != snapshot_id]:
@@ -323,7 +324,7 @@ class QuorumStorage:
         self.snapshots = [snapshot_id]
 
     def begin_flush(self) -> Flush:
-        """The files to sync in a thread before the flush is finished."""
+        """The files to sync in a thread before the flush's `finish`."""
         return self.log.begin_flush()
 
     # Reading.
@@ -331,7 +332,7 @@ class QuorumStorage:
     def read(self, from_offset: int, to_offset: int) -> Iterator[StoredBatch]:
         """The batches of a range, in order. to_offset is exclusive.
 
-        Control batches are taken into `control` on the way: for the read at start.
+        Also replays control batches into `control`, for the read at start.
         """
         offset = from_offset
         while offset < to_offset:
@@ -350,7 +351,7 @@ class QuorumStorage:
                 yield stored
 
     def batches_of(self, data: bytes) -> list[StoredBatch]:
-        """Whole batches, as `read` gives them; `control` is left as it is."""
+        """Whole batches, as `read` returns them; `control` is not changed."""
         view = memoryview(data)
         return [
             _stored_batch(view[position : position + header.size_bytes], header)
@@ -358,8 +359,8 @@ class QuorumStorage:
         ]
 
     def read_batches(self, from_offset: int, *, max_bytes: int) -> bytes:
-        """Whole batches from from_offset towards the log's end, at most max_bytes but at least one
-        if there is one.
+        """Whole batches from from_offset on, at most max_bytes, but at least one batch if there is
+        one.
         """
         found = self.log.read(from_offset, max_bytes=max_bytes).records
         return found.read() if isinstance(found, FileSlice) else bytes(found)
@@ -383,8 +384,8 @@ class QuorumStorage:
         timestamp_ms: int,
         now_ms: int,
     ) -> None:
-        """Write a snapshot's file. Blocks; touches nothing but that file, so it may run in a
-        thread. configuration: as of the snapshot's end.
+        """Write a snapshot's file. Blocks; only uses that file, so it may run in a thread.
+        configuration: that at the snapshot's end offset.
         """
         part = self._new_part(snapshot_id)
         batches = build_snapshot(
@@ -402,12 +403,12 @@ class QuorumStorage:
         return self.directory / f"{stem}-{os.getpid()}{self._part_number:06d}.checkpoint.part"
 
     def snapshot_written(self, snapshot_id: SnapshotId) -> None:
-        """A snapshot's file is there."""
+        """Add a snapshot whose file was written."""
         if snapshot_id not in self.snapshots:
             self.snapshots = sorted([*self.snapshots, snapshot_id])
 
     def discard_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Delete a snapshot's file that is of no use."""
+        """Delete a snapshot's file that is not used."""
         unlink(self.directory / snapshot_id.file_name)
 
     def fetched_snapshot(self, snapshot_id: SnapshotId) -> FetchedSnapshot:
@@ -424,12 +425,12 @@ class QuorumStorage:
         return LogFile(os.fspath(path), read_only=True).read_at(position, max_bytes)
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
-        """In bytes; 0 if the file is missing."""
+        """Size in bytes; 0 if the file is missing."""
         return file_size(str(self.directory / snapshot_id.file_name))
 
     def clean(self, now_ms: int) -> None:
-        """Delete the oldest snapshots and the log before the next one, by metadata.max.retention.*;
-        the newest stays.
+        """Delete the oldest snapshots, and the log before the oldest remaining one, by
+        metadata.max.retention.*; the newest snapshot is kept.
         """
         while len(self.snapshots) > 1:
             oldest, following = self.snapshots[:2]
@@ -464,21 +465,21 @@ def _stored_batch(batch: memoryview, header: BatchHeader) -> StoredBatch:
 
 
 def _last_timestamp_ms(path: Path) -> int:
-    """Of the metadata in an old snapshot, for retention; 0 for one that is damaged or missing: it
-    helps no start, and must not keep all later ones from being cleaned.
+    """The last timestamp of an old snapshot, for retention; 0 for a damaged or missing one, which
+    is useless for a start and must not block the deletion of later ones.
     """
     try:
         return read_snapshot(path).last_contained_timestamp_ms
     except StartupError as error:
-        logger.warning("%s; its age counts as exceeded", error)
+        logger.warning("%s; treating it as older than the retention time", error)
         return 0
 
 
 def storage_from_config(
     config: BrokerConfig, *, directory_id: Uuid, static_voters: Sequence[Voter]
 ) -> QuorumStorage:
-    """The storage that the broker's configuration describes. static_voters: without any, a node
-    that forms the quorum alone is the only voter, until the log says otherwise.
+    """The storage for the broker's configuration. static_voters: if empty, a node that forms the
+    quorum alone is the only voter, until the log has a voter set.
     """
     metadata_directory = config.metadata_log_dir
     if not static_voters and config.forms_quorum_alone:

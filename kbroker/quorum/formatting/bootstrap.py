@@ -1,6 +1,6 @@
 """`bootstrap.checkpoint`: the metadata records a new cluster begins with, framed, and the feature
-levels that `kbroker format` puts into them (Kafka's StorageTool). What the records mean is known to
-`metadata`.
+levels that `kbroker format` puts into them (Kafka's StorageTool). `metadata` interprets the
+records.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FEATURE_LEVELS: Final[Mapping[str, tuple[int, ...]]] = {
     "share.version": (28,),
     "streams.version": (29,),
 }
-"""For level 1 and up of each feature the metadata.version from which it is the default."""
+"""For each level of a feature, from 1 on, the metadata.version from which it is the default."""
 
 NEEDED_METADATA_LEVEL: Final[Mapping[str, int]] = {"eligible.leader.replicas.version": 23}
-"""metadata.version without which a feature stays at level 0."""
+"""The lowest metadata.version at which a feature can be above level 0."""
 
 
 def metadata_version_name(level: int) -> str:
@@ -76,8 +76,9 @@ def initial_levels(
     release: str | None = None, asked: Mapping[str, int] | None = None, *, is_dynamic: bool = True
 ) -> dict[str, int]:
     """The level of every feature of a new cluster, metadata.version first, then by name;
-    kraft.version is among them. release: None for the newest. asked: levels that differ from the
-    release's defaults. is_dynamic: the voters are in the log (KIP-853). Raises StartupError.
+    kraft.version is among them. release: None for the newest. asked: requested levels that differ
+    from the release's defaults. is_dynamic: the voters are in the log (KIP-853). Raises
+    StartupError.
     """
     asked = asked or {}
     level = LATEST_METADATA_LEVEL if release is None else release_level(release)

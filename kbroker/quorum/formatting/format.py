@@ -1,13 +1,13 @@
-"""Formatting: what makes empty directories those of a node, and the check that they still are this
-node's.
+"""Formats the empty directories of a node, and checks that formatted ones belong to this node.
 
-`meta.properties` in every log directory names cluster, node and directory; `bootstrap.checkpoint`
-has the features that a new cluster begins with. In a dynamic quorum whose first voters are known,
-the metadata directory also gets a first snapshot, which names them. `kbroker format` does it by
-hand (Kafka's StorageTool). A start does it by itself only on a node that is the one voter there is:
-among several, a voter that lost its disk could vote twice, and a new cluster would be made beside
-the old one (KAFKA-14205). meta.properties is written last, the metadata directory's last of all: a
-crash on the way leaves a directory that is formatted again from the start.
+`meta.properties` in every log directory has the cluster, node and directory ids;
+`bootstrap.checkpoint` has the features of a new cluster. In a dynamic quorum whose first voters are
+known, the metadata directory also gets a first snapshot with these voters. `kbroker format` is the
+manual way (Kafka's StorageTool). A node formats its directories itself at start only if it is the
+only voter: among several, a voter that lost its disk could vote twice, and a new cluster would be
+created beside the old one (KAFKA-14205). meta.properties is written last, and that of the metadata
+directory last of all: after a crash during formatting the directory is formatted again from the
+start.
 """
 
 from __future__ import annotations
@@ -65,27 +65,27 @@ DEFAULT_CONTROLLER_ENDPOINT: Final = VoterEndpoint("CONTROLLER", "localhost", 90
 _DO_NOT_COUNT: Final = frozenset(
     {".lock", "lost+found", f"{META_PROPERTIES}.tmp", f"{BOOTSTRAP}.tmp"}
 )
-"""Names of files that may be in a directory that counts as empty."""
+"""Names of files that an empty directory may contain."""
 
 
 class MetaProperties(msgspec.Struct, frozen=True):
-    """Who this node is. directory_ids: by log directory, as configured, the metadata directory
-    included.
+    """The identity of this node. directory_ids: by log directory, as configured, including the
+    metadata directory.
     """
 
     cluster_id: str
     node_id: int
     directory_ids: dict[str, Uuid]
     log_directory_ids: tuple[Uuid, ...]
-    """Those of log.dirs, in order: what the broker registers with."""
+    """The directory ids of log.dirs, in order: those that the broker registers with."""
 
 
 class FormatOptions(msgspec.Struct, frozen=True):
-    """What `kbroker format` is told. cluster_id: None for that of the formatted directories, or a
-    new one if this node is the only voter there is.
-    standalone, initial_controllers (`id@host:port:directory-id`, ...), no_initial_controllers: the
-    voters of a dynamic quorum, at most one of the three. release_version: of the features that
-    features (`name=level`) do not name; None for the newest.
+    """The options of `kbroker format`. cluster_id: None for that of the formatted directories, or a
+    new one if this node is the only voter. standalone, initial_controllers
+    (`id@host:port:directory-id`, ...), no_initial_controllers: the voters of a dynamic quorum, at
+    most one of the three. release_version: sets the features that are not in features
+    (`name=level`); None for the newest.
     """
 
     cluster_id: str | None = None
@@ -98,8 +98,8 @@ class FormatOptions(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What all directories of a node are formatted with. voters: the first ones of a dynamic
-    quorum, as far as they are known here.
+    """What the directories of a node are formatted with. voters: the first voters of a dynamic
+    quorum, if known to this node.
     """
 
     cluster_id: str
@@ -113,7 +113,7 @@ class _Plan(msgspec.Struct, frozen=True):
 def format_directories(
     config: BrokerConfig, options: FormatOptions, *, random: Random
 ) -> list[str]:
-    """Format every directory of the configuration. Returns lines that say what was done. Raises
+    """Format every directory of the configuration. Returns lines that describe the result. Raises
     StartupError.
     """
     found = _read_all(config)
@@ -135,7 +135,7 @@ def format_directories(
 def _plan_by_hand(
     config: BrokerConfig, options: FormatOptions, random: Random, known_id: str | None
 ) -> _Plan:
-    """known_id: the cluster id of directories that are formatted already."""
+    """known_id: the cluster id of already formatted directories."""
     cluster_id = known_id if options.cluster_id is None else options.cluster_id
     if cluster_id is None:
         if not (options.standalone or config.forms_quorum_alone):
@@ -188,8 +188,8 @@ def ensure_formatted(
     """Check the directories of this node before it starts, formatting the empty ones. Raises
     StartupError.
 
-    offline: directories of log.dirs to pass over, since their disk failed. on_failed: told of one
-    that cannot be read, which is passed over then; the metadata directory never is.
+    offline: directories of log.dirs to skip, since their disk failed. on_failed: called with a
+    directory that cannot be read, which is then skipped; the metadata directory is never skipped.
     """
     found = _read_all(config, offline, on_failed)
     formatted = {path: properties for path, properties in found.items() if properties is not None}
@@ -262,7 +262,7 @@ def load_bootstrap_records(config: BrokerConfig) -> list[bytes]:
 
 
 def static_voters(config: BrokerConfig) -> tuple[Voter, ...]:
-    """Those of controller.quorum.voters, at their first controller listener."""
+    """The voters of controller.quorum.voters, with their first controller listener."""
     name = _controller_name(config)
     return tuple(
         Voter(voter.id, ZERO_UUID, (VoterEndpoint(name, voter.host, voter.port),))
@@ -276,7 +276,7 @@ def _controller_name(config: BrokerConfig) -> str:
 
 
 def own_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
-    """Where this node's controller is to be reached, for the voters record."""
+    """The endpoints of this node's controller, for the voters record."""
     endpoints = tuple(
         VoterEndpoint(each.name, each.host or "localhost", each.port)
         for each in config.advertised_controller_listeners
@@ -344,7 +344,7 @@ def _check_consistent(
 
 
 def _entries(path: Path) -> list[str]:
-    """Files because of which a directory does not count as empty."""
+    """Files because of which a directory is not considered empty."""
     if not exists(path):
         return []
     entries = []
@@ -358,8 +358,8 @@ def _entries(path: Path) -> list[str]:
 
 
 def _is_unborn(folder: Path) -> bool:
-    """A metadata folder that a broken-off format left: nothing but the first snapshot, or a part of
-    it.
+    """Whether the folder is a metadata folder left by an interrupted format: it has only the first
+    snapshot, or a part of it.
     """
     names = [name for name, _, _ in list_directory(folder)]
     return all(
@@ -398,7 +398,7 @@ def _format_one(config: BrokerConfig, path: str, plan: _Plan, random: Random) ->
         write_meta_properties(
             directory, DirectoryProperties(plan.cluster_id, config.node_id, directory_id)
         )
-        sync_directory(directory.parent)  # else a power loss could take the new directory away
+        sync_directory(directory.parent)  # else a power loss could lose the new directory
     except LogDirectoryError as error:
         raise StartupError(f"log directory {path} cannot be formatted: {error}") from error
     release = metadata_version_name(plan.levels[METADATA_VERSION])

@@ -1,5 +1,5 @@
-"""The voters that a dynamic quorum begins with (KIP-853), as `kbroker format --initial-controllers`
-names them: `id@host:port:directory-id`, with commas between (Kafka's DynamicVoters).
+"""The first voters of a dynamic quorum (KIP-853), in the form of `kbroker format
+--initial-controllers`: `id@host:port:directory-id`, separated by commas (Kafka's DynamicVoters).
 """
 
 from __future__ import annotations

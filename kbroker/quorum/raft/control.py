@@ -1,8 +1,8 @@
 """Control batches of the metadata log: leader change, snapshot header and footer, kraft.version and
 voters.
 
-They are the quorum's own and are never shown to the metadata. Layout: key int16 version 0, int16
-type; value the schema.
+Only the quorum reads them; they are never passed to the metadata. Layout: key int16 version 0,
+int16 type; value the schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kbroker.quorum.raft.voters.voter_set import Voter, VoterEndpoint, endpoint_
 
 
 class QuorumConfiguration(msgspec.Struct, frozen=True):
-    """The quorum's configuration by control records: kraft.version and, from version 1 on, the
+    """The quorum's configuration in control records: kraft.version and, from version 1 on, the
     voters.
     """
 
@@ -47,7 +47,7 @@ class QuorumConfiguration(msgspec.Struct, frozen=True):
         return QuorumConfiguration(kraft_version, voters)
 
     def records(self) -> list[tuple[ControlType, Message]]:
-        """The control records that say so; none for a static quorum."""
+        """The control records with this configuration; none for a static quorum."""
         if self.kraft_version == 0:
             return []
         version = KRaftVersionRecord(version=0, k_raft_version=self.kraft_version)

@@ -1,13 +1,13 @@
-"""Effects: what the quorum's core asks of its shell (docs/adr/0003).
+"""Effects: the operations that the quorum's core requests from its shell (docs/adr/0003).
 
-The shell carries out the effects of one event in list order, to the end of the list, before it
-hands the core the next event. PersistState and the effects on the log (Append..., Truncate...,
-InstallSnapshot) are complete, though not synced unless their docstring says so, before the next
-effect of the list begins; so a Send or Respond rests on what stands before it. Flush is only begun:
-its completion is the event `flushed`. Send and Respond never block and may get lost.
+The shell executes all effects of one event in list order before it passes the next event to the
+core. PersistState and the effects on the log (Append..., Truncate..., InstallSnapshot) are
+complete, though not synced unless their docstring says so, before the next effect of the list
+begins; so a Send or Respond can rely on the effects before it. Flush is only started: its
+completion is the event `flushed`. Send and Respond never block and may get lost.
 
-A node that cannot carry out an effect (a full or dead disk) stops: it hands the core no further
-event.
+A node that cannot execute an effect (a full or failed disk) stops: it passes no further event to
+the core.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kbroker.quorum.raft.election_state import ElectionState
 from kbroker.quorum.raft.offsets import SnapshotId
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Kafka's readers of the metadata log expect no larger batch."""
+"""The largest batch that Kafka's readers of the metadata log expect."""
 
 RaftRequest = (
     VoteRequest
@@ -57,7 +57,7 @@ RaftRequest = (
     | UpdateRaftVoterRequest
     | ApiVersionsRequest
 )
-"""The requests of the quorum. ApiVersions is only sent, never answered, by the core."""
+"""The requests of the quorum. The core only sends ApiVersions and never answers it."""
 
 RaftResponse = (
     VoteResponse
@@ -113,17 +113,17 @@ class AppendBatches(msgspec.Struct, frozen=True):
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Remove everything from end_offset on. Synced, since the truncated records may return in
-    another epoch. A Flush that is under way goes on.
+    """Remove all records from end_offset on. Synced, since the truncated offsets may be written
+    again in another epoch. A Flush in progress is not cancelled.
     """
 
     end_offset: int
 
 
 class Flush(msgspec.Struct, frozen=True):
-    """Sync the log up to its present end or further, off the loop, then call
-    `flushed(end_offset)` with the end that was synced. At most one Flush is under way: the core
-    begins the next one only after `flushed`.
+    """Sync the log up to its current end or further, off the loop, then call `flushed(end_offset)`
+    with the synced end. At most one Flush is in progress: the core requests the next one only after
+    `flushed`.
 
     end_offset: the log's end when the effect was made, exclusive.
     """
@@ -132,18 +132,20 @@ class Flush(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Everything below high_watermark (exclusive) is committed: hand it to the state machines."""
+    """All records below high_watermark (exclusive) are committed: pass them to the state
+    machines.
+    """
 
     high_watermark: int
 
 
 class LeaderChanged(msgspec.Struct, frozen=True):
-    """The leader of the quorum, as this node knows it, is another one, or it is in another epoch.
+    """Another leader or epoch is known.
 
-    leader_id: -1 if none is known, also after this node resigned. epoch_start_offset: of the
-    LeaderChange record of this node's own epoch if it leads, else None; the controller is active
-    once everything below it is replayed. What a former leader appended and did not see committed
-    has an unknown outcome.
+    leader_id: -1 if no leader is known, also after this node resigned. epoch_start_offset: the
+    offset of this node's own LeaderChange record if it leads, else None; the controller is active
+    once all records below it are replayed. The outcome of records that a former leader appended and
+    did not see committed is unknown.
     """
 
     epoch: int
@@ -163,8 +165,8 @@ class Destination(msgspec.Struct, frozen=True):
 
 class Send(msgspec.Struct, frozen=True):
     """Send a request; then call `response_received` or `request_failed` once, with this
-    correlation_id. Fields that the destination's version lacks are dropped, or it fails with
-    UNSUPPORTED_VERSION. timeout_ms: after it the request has failed.
+    correlation_id. Fields that the destination's version lacks are dropped, or the request fails
+    with UNSUPPORTED_VERSION. timeout_ms: the request fails after that time.
     """
 
     correlation_id: int
@@ -193,8 +195,9 @@ class ReadSnapshot(msgspec.Struct, frozen=True):
 
 
 class Respond(msgspec.Struct, frozen=True):
-    """Answer the request of that token. read: bytes that the shell puts into the response's only
-    partition. A request without a Respond waits (a parked Fetch): the core answers it later.
+    """Send the response to the request with that token. read: the shell puts these bytes into the
+    response's only partition. A request without a Respond waits (a parked Fetch): the core responds
+    later.
     """
 
     token: int
@@ -203,7 +206,7 @@ class Respond(msgspec.Struct, frozen=True):
 
 
 class WriteSnapshotPart(msgspec.Struct, frozen=True):
-    """Write these bytes of a fetched snapshot at position into its `.part` file; position 0 begins
+    """Write these bytes of a fetched snapshot at position into its `.part` file; position 0 starts
     a new file.
     """
 
@@ -213,16 +216,16 @@ class WriteSnapshotPart(msgspec.Struct, frozen=True):
 
 
 class FinishSnapshot(msgspec.Struct, frozen=True):
-    """Sync the `.part` file, check it and give it its final name, off the loop; then call
-    `snapshot_received` with what its control records say, or `snapshot_refused`.
+    """Sync the `.part` file, check it and rename it to its final name, off the loop; then call
+    `snapshot_received` with the content of its control records, or `snapshot_refused`.
     """
 
     snapshot_id: SnapshotId
 
 
 class InstallSnapshot(msgspec.Struct, frozen=True):
-    """Truncate the log fully: it begins and ends at the snapshot's end offset, synced. The state
-    machines load the snapshot; what they held before is void.
+    """Truncate the log fully: it starts and ends at the snapshot's end offset, synced. The state
+    machines load the snapshot, which replaces their state.
     """
 
     snapshot_id: SnapshotId

@@ -13,13 +13,13 @@ UNKNOWN_ID: Final = -1
 """No leader is known, or no vote was given."""
 
 MAX_TOLD_EPOCH: Final = 1 << 30
-"""A request that names a later epoch is refused: an epoch is an int32, and after the last one there
-could be no election. Kafka takes any.
+"""A request with a later epoch is rejected: an epoch is an int32, and after the last one no
+election would be possible. Kafka accepts any.
 """
 
 
 class ElectionState(msgspec.Struct, frozen=True):
-    """leader_id, voted_id: -1 if none. voted_directory_id: ZERO_UUID if unknown."""
+    """leader_id, voted_id: -1 for none. voted_directory_id: ZERO_UUID if unknown."""
 
     epoch: int = 0
     leader_id: int = UNKNOWN_ID

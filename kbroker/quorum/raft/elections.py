@@ -1,5 +1,5 @@
-"""Elections: votes and pre-votes asked for and given, and the time-outs that begin them. KIP-595,
-KIP-996.
+"""Elections: requests for votes and pre-votes, the answers to them, and the timeouts that start an
+election. KIP-595, KIP-996.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kbroker.quorum.raft.voters.voter_set import ReplicaKey
 
 
 class Elections:
-    """The part of one replica in elections."""
+    """One replica's part in elections."""
 
     __slots__ = ("_leadership", "_quorum", "_requests")
 
@@ -70,9 +70,9 @@ class Elections:
         quorum.emit(Respond(token, response))
 
     def _vote_error(self, partition: VoteRequest.PartitionData) -> ErrorCode:
-        """Why a request is refused before its epoch counts."""
+        """Why a request is rejected regardless of its epoch."""
         epoch, last_epoch = partition.replica_epoch, partition.last_offset_epoch
-        # a pre-vote is asked for in the present epoch, a vote in one that has no records yet
+        # a pre-vote is for the current epoch, a vote for an epoch without records yet
         highest_epoch = epoch if partition.pre_vote else epoch - 1
         if partition.last_offset < 0 or not 0 <= last_epoch <= highest_epoch < MAX_TOLD_EPOCH:
             return ErrorCode.INVALID_REQUEST
@@ -88,9 +88,9 @@ class Elections:
         log = OffsetAndEpoch(partition.last_offset, partition.last_offset_epoch)
         follower = quorum.state
         if isinstance(follower, Follower) and not quorum.is_voter:
-            # its log may be too old to say that it is a voter, whose vote a majority needs
+            # its log may be too old to contain that it is a voter, whose vote is needed
             follower.has_fetched = follower.has_fetched and now_ms < follower.fetch_deadline_ms
-        # another node with the own id: a vote for it could not be told from one for oneself
+        # another node with this id: a vote for it would be indistinguishable from one for itself
         is_granted = candidate.id != quorum.local.id and can_grant_vote(
             quorum.state,
             candidate,
@@ -111,7 +111,7 @@ class Elections:
         self.count_votes(now_ms)
 
     def count_votes(self, now_ms: int) -> None:
-        """Go on if a majority granted its pre-vote or vote."""
+        """Become candidate or leader if a majority granted its pre-vote or vote."""
         quorum = self._quorum
         state = quorum.state
         if isinstance(state, Prospective) and state.election.is_granted:
@@ -121,7 +121,9 @@ class Elections:
             self._leadership.begin(state.election.granting, now_ms)
 
     def vote_answered(self, sent: Sent, response: VoteResponse, now_ms: int) -> None:
-        """A voter answered without an error; its epoch and leader were looked at."""
+        """A voter answered without an error; the epoch and leader of the response were already
+        applied.
+        """
         quorum = self._quorum
         state = quorum.state
         partition = metadata_partition(response.topics)
@@ -132,7 +134,7 @@ class Elections:
             self.count_votes(now_ms)
 
     def vote_not_supported(self, sent: Sent, now_ms: int) -> None:
-        """A voter does not know pre-votes: this replica stands without them."""
+        """A voter does not support pre-votes: this replica becomes a candidate without them."""
         quorum = self._quorum
         if quorum.state is sent.state and isinstance(quorum.state, Prospective):
             quorum.to_candidate(now_ms)
@@ -141,10 +143,10 @@ class Elections:
     # Time.
 
     def poll_unattached(self, state: Unattached, now_ms: int) -> None:
-        """Stand for election at the election timeout."""
+        """Become prospective at the election timeout."""
         deadline_ms = state.election_deadline_ms
         if deadline_ms is None:
-            # a voter since its VotersRecord was appended
+            # became a voter when its VotersRecord was appended
             if self._quorum.is_voter:
                 state.election_deadline_ms = now_ms + self._quorum.election_timeout_ms()
         elif not self._quorum.is_voter:
@@ -153,7 +155,9 @@ class Elections:
             self.become_prospective(now_ms)
 
     def poll_prospective(self, state: Prospective, now_ms: int) -> int | None:
-        """Ask for pre-votes; give up if they are refused or late. Returns when to ask again."""
+        """Request pre-votes; give up if a majority rejects them or the election timeout passes.
+        Returns when to poll again.
+        """
         quorum = self._quorum
         if state.election.is_rejected or state.election_deadline_ms <= now_ms:
             if state.leader_endpoints:
@@ -165,7 +169,7 @@ class Elections:
         return self._ask(state, now_ms)
 
     def poll_candidate(self, state: Candidate, now_ms: int) -> int | None:
-        """Ask for votes; begin anew with pre-votes at the election timeout. Returns when to ask
+        """Request votes; start again with pre-votes at the election timeout. Returns when to poll
         again.
         """
         if state.election_deadline_ms <= now_ms:
@@ -176,7 +180,7 @@ class Elections:
         return self._ask(state, now_ms)
 
     def poll_follower(self, state: Follower, now_ms: int) -> bool:
-        """Stand for election if this voter has not fetched from its leader for the fetch timeout.
+        """Become prospective if this voter has not fetched from its leader for the fetch timeout.
         Returns whether it does.
         """
         if state.fetch_deadline_ms > now_ms or not self._quorum.is_voter:

@@ -1,7 +1,7 @@
-"""The leader's answers to Fetch, FetchSnapshot and DescribeQuorum. KIP-595, KIP-630, KIP-1166.
+"""The leader's responses to Fetch, FetchSnapshot and DescribeQuorum. KIP-595, KIP-630, KIP-1166.
 
-A Fetch acknowledges everything below its offset as durable at the fetcher. One without anything to
-answer is parked until records are appended, the high watermark exceeds the one that the fetcher
+A Fetch acknowledges all records below its offset as durable at the fetcher. A Fetch for which there
+is no news is parked until records are appended, the high watermark exceeds the one that the fetcher
 knows, its max wait is over, or this node no longer leads (KAFKA-10677).
 """
 
@@ -40,8 +40,8 @@ REPLICA_STATE_VERSION = 15
 
 
 class ParkedFetch(msgspec.Struct):
-    """A Fetch that waits. leader: the state in which it was parked. known_high_watermark: the one
-    that the fetcher stated, or, while it waits, the leader's when it was parked.
+    """A Fetch that waits. leader: the leader state in which it was parked. known_high_watermark:
+    the one in the request, or, for a request without one, the leader's when it was parked.
     """
 
     token: int
@@ -55,7 +55,7 @@ class ParkedFetch(msgspec.Struct):
 
 
 class FetchService:
-    """Answers requests of replicas. high_watermark_moved: set for `leadership`, which looks at it
+    """Answers requests of replicas. high_watermark_moved: set for `leadership`, which checks it
     after each Fetch.
     """
 
@@ -67,7 +67,9 @@ class FetchService:
         self.high_watermark_moved = False
 
     def leader_error(self, request_epoch: int) -> ErrorCode:
-        """Why a request that only the leader of request_epoch serves is refused; NONE if not."""
+        """Why a request that only the leader of request_epoch serves is rejected; NONE if it is
+        not.
+        """
         quorum = self._quorum
         if request_epoch < quorum.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -113,7 +115,7 @@ class FetchService:
             listener_name,
             version,
             partition,
-            # Kafka's replicas leave partition_max_bytes at 0, and its leader does not look at it
+            # Kafka's replicas send partition_max_bytes 0, and its leader ignores the field
             max(min(request.max_bytes, quorum.config.fetch_max_bytes), 0),
             now_ms + request.max_wait_ms,
             state,
@@ -131,23 +133,23 @@ class FetchService:
         if request.max_wait_ms == 0 or self._has_answer(parked, position):
             self._answer(parked, position)
         else:
-            # a request before version 18 states no high watermark: it is answered when that moves
+            # before version 18 a request has no high watermark: it is answered when that moves
             high_watermark = state.state.high_watermark
             parked.known_high_watermark = -1 if high_watermark is None else high_watermark
             self._parked[token] = parked
 
     def _count(self, state: Leader, key: ReplicaKey, fetch_offset: int, now_ms: int) -> None:
-        """A valid Fetch acknowledges what is below its offset."""
+        """A valid Fetch acknowledges the records below its offset."""
         if key.id != self._quorum.local.id:
             moved = state.state.fetched(key, fetch_offset, now_ms)
             self.high_watermark_moved = self.high_watermark_moved or moved
 
     def _position(self, partition: FetchRequest.FetchPartition) -> FetchPosition:
-        """Where the fetcher stands."""
+        """The position of the fetcher."""
         return self._quorum.log.fetch_position(partition.fetch_offset, partition.last_fetched_epoch)
 
     def _has_answer(self, parked: ParkedFetch, position: FetchPosition) -> bool:
-        """Whether there is something to tell the fetcher, who stands at position."""
+        """Whether there are records, or a newer high watermark, for a fetcher at position."""
         partition, log = parked.partition, self._quorum.log
         high_watermark = parked.leader.state.high_watermark
         return (
@@ -191,8 +193,8 @@ class FetchService:
         self._parked.pop(token, None)
 
     def poll(self, now_ms: int) -> int | None:
-        """Answer the parked fetches that have an answer by now. Returns when the next one has
-        waited long enough.
+        """Answer the parked fetches that can be answered now. Returns when the next max wait
+        ends.
         """
         if not self._parked:
             return None

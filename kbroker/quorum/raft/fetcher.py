@@ -1,8 +1,8 @@
-"""The follower's Fetch and FetchSnapshot, and what their answers change. KIP-595, KIP-630.
+"""The follower's Fetch and FetchSnapshot, and the handling of their responses. KIP-595, KIP-630.
 
-One of them is in flight at a time. It goes to the leader; while the leader is unknown or does not
-answer, every other one goes to a random bootstrap server, which may know another leader
-(KAFKA-20514). A replica that may vote syncs what it appended before it fetches again, since the
+One request is in flight at a time. It is sent to the leader; while the leader is unknown or does
+not answer, every second request is sent to a random bootstrap server, which may know another leader
+(KAFKA-20514). A replica that may vote syncs the appended records before it fetches again, since the
 next Fetch acknowledges it.
 """
 
@@ -30,7 +30,9 @@ from kbroker.quorum.raft.states.quorum_state import QuorumState
 
 
 class Download(msgspec.Struct):
-    """A snapshot that is being fetched. position: bytes that are here; follower: in which state."""
+    """A snapshot that is being fetched. position: the number of bytes received; follower: the state
+    in which it is fetched.
+    """
 
     snapshot_id: SnapshotId
     follower: Follower
@@ -55,15 +57,17 @@ class Fetcher:
 
     @property
     def _is_synced(self) -> bool:
-        """Whether this replica syncs what it fetches: its Fetch counts, or may soon."""
+        """Whether this replica syncs fetched records: its Fetch acknowledges them, or may do so
+        soon.
+        """
         return self._quorum.is_voter or self._quorum.config.can_be_voter
 
     def poll_unattached(self, state: Unattached, now_ms: int) -> int | None:
-        """Look for the leader. Returns when to look again."""
+        """Look for the leader. Returns when to poll again."""
         return self._poll(self._requests.bootstrap_server(now_ms), now_ms)
 
     def poll_follower(self, state: Follower, now_ms: int) -> int | None:
-        """Fetch from the leader. Returns when to try again."""
+        """Fetch from the leader. Returns when to poll again."""
         leader = self._requests.destination(state.leader_id)
         bootstrap = self._requests.bootstrap_server(now_ms)
         is_leader_lost = self._is_leader_silent or (
@@ -103,17 +107,17 @@ class Fetcher:
     def _present_download(self) -> Download | None:
         download = self._download
         if download is not None and download.follower is not self._quorum.state:
-            # another node's snapshot of the same id need not have the same bytes
+            # another node's snapshot with the same id may have other bytes
             if not download.is_finishing:
                 self._download = None
             return None
         return download
 
-    # Answers.
+    # Responses.
 
     def ended(self, sent: Sent, *, is_failed: bool) -> bool:
-        """A request of any kind has its answer or failed. Returns whether it is the Fetch or
-        FetchSnapshot that was in flight in the present state, so that its answer counts.
+        """A request of any kind was answered or has failed. Returns whether it is the Fetch or
+        FetchSnapshot in flight in the current state, so that the response is used.
         """
         if sent is not self._in_flight:
             return False
@@ -123,7 +127,7 @@ class Fetcher:
         return sent.state is self._quorum.state
 
     def fetched(self, response: FetchResponse, now_ms: int) -> bool:
-        """The leader answered a Fetch without an error. Returns whether the answer made sense."""
+        """The leader answered a Fetch without an error. Returns whether the response was valid."""
         state, partition = self._quorum.state, fetched_partition(response)
         if not isinstance(state, Follower) or partition is None:
             return False
@@ -148,7 +152,9 @@ class Fetcher:
         quorum.advance_high_watermark(min(quorum.log.end_offset, high_watermark))
 
     def _truncate(self, leader_end: OffsetAndEpoch) -> None:
-        """The leader's log has another epoch at this replica's end: go back to where both agree."""
+        """The leader's log has another epoch at this replica's end: truncate to the end of the last
+        common epoch.
+        """
         quorum = self._quorum
         if leader_end.offset < quorum.high_watermark:
             raise InvariantError(
@@ -176,8 +182,8 @@ class Fetcher:
             self._download = Download(snapshot_id, state)
 
     def snapshot_fetched(self, response: FetchSnapshotResponse, now_ms: int) -> bool:
-        """The leader answered a FetchSnapshot without an error of the epoch. Returns whether the
-        answer made sense.
+        """The leader answered a FetchSnapshot without an epoch error. Returns whether the response
+        was valid.
         """
         quorum, download = self._quorum, self._present_download()
         state, partition = quorum.state, fetched_snapshot_partition(response)
@@ -188,7 +194,7 @@ class Fetcher:
             ErrorCode.POSITION_OUT_OF_RANGE,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ):
-            # retention deleted it: the next Fetch tells which one there is
+            # retention deleted it: the response to the next Fetch has the current one
             self._download = None
             state.leader_answered(now_ms + quorum.config.fetch_timeout_ms)
             return True
@@ -214,9 +220,9 @@ class Fetcher:
     def snapshot_received(
         self, snapshot_id: SnapshotId, size_bytes: int, configuration: QuorumConfiguration
     ) -> None:
-        """A fetched snapshot is whole and on disk: it replaces a log that does not cover it. What
-        the log has above the high watermark may be of a later epoch than the snapshot, and longer:
-        the snapshot is committed, so those records never will be.
+        """A fetched snapshot is complete and on disk: it replaces a log that does not reach it.
+        Records of the log above the high watermark may be of a later epoch than the snapshot, and
+        reach further: since the snapshot is committed, those records never will be.
         """
         self._download = None
         quorum = self._quorum
@@ -231,5 +237,5 @@ class Fetcher:
         quorum.advance_high_watermark(snapshot_id.end_offset)
 
     def snapshot_refused(self) -> None:
-        """A fetched snapshot is damaged: the next Fetch begins anew."""
+        """A fetched snapshot is damaged: the next Fetch starts again."""
         self._download = None

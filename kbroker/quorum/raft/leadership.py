@@ -1,5 +1,5 @@
-"""The leader's own part: its first batch, the high watermark, the quorum check, resignation; and
-both sides of BeginQuorumEpoch and EndQuorumEpoch. KIP-595, KIP-853.
+"""The leader's role: its first batch, the high watermark, the quorum check, resignation; and both
+sides of BeginQuorumEpoch and EndQuorumEpoch. KIP-595, KIP-853.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kbroker.quorum.raft.voters.voter_set import (
 )
 
 MAX_SUCCESSORS: Final = 1000
-"""That a leader which resigns may name."""
+"""The maximum number of successors that a resigning leader may send."""
 
 
 class _LeaderOfEpoch(Protocol):
@@ -53,7 +53,7 @@ class _LeaderOfEpoch(Protocol):
 
 
 class Leadership:
-    """The duties of a leader, and the answers of a voter to its leader's announcements."""
+    """The duties of a leader, and a voter's responses to its leader's announcements."""
 
     __slots__ = ("_begin_epoch_at_ms", "_quorum", "_requests", "_writer")
 
@@ -75,8 +75,8 @@ class Leadership:
         self._voters_changed()
 
     def _configuration_records(self) -> list[tuple[ControlType, Message]]:
-        """kraft.version and voters, if the log does not have them as they are: they are only known
-        from the bootstrap checkpoint, or the endpoints of this replica changed.
+        """kraft.version and voters, if the log lacks their current values: they are only known from
+        the bootstrap checkpoint, or the endpoints of this replica changed.
         """
         quorum = self._quorum
         voters, offset = quorum.voters, quorum.control.voters.last_offset
@@ -100,7 +100,9 @@ class Leadership:
         self._writer.append_records(records)
 
     def append_control(self, records: Sequence[tuple[ControlType, Message]]) -> int:
-        """Append records that change the quorum; they count at once. Returns the last offset."""
+        """Append records that change the quorum; they take effect at once. Returns the last
+        offset.
+        """
         offset = self._writer.append_control(records)
         self._voters_changed()
         return offset
@@ -111,7 +113,9 @@ class Leadership:
             state.state.set_voters(self._quorum.voters)
 
     def log_flushed(self, now_ms: int) -> None:
-        """The own log is on disk up to `log.flushed_offset`: it counts for the high watermark."""
+        """The leader's own log is on disk up to `log.flushed_offset`, which counts for the high
+        watermark.
+        """
         state = self._quorum.state
         if isinstance(state, Leader):
             flushed_offset = self._quorum.log.flushed_offset
@@ -120,7 +124,9 @@ class Leadership:
             self.high_watermark_moved(now_ms)
 
     def high_watermark_moved(self, now_ms: int) -> None:
-        """Commit what a majority has. A leader that is not in the committed voters resigns."""
+        """Commit the records that a majority has. A leader that is not a committed voter
+        resigns.
+        """
         quorum = self._quorum
         state = quorum.state
         if not isinstance(state, Leader) or state.state.high_watermark is None:
@@ -131,12 +137,12 @@ class Leadership:
             self.resign(now_ms)
 
     def resign(self, now_ms: int) -> None:
-        """Give up the epoch."""
+        """Resign from the epoch."""
         self._quorum.to_resigned(now_ms)
 
     def poll_leader(self, leader: Leader, now_ms: int) -> int | None:
-        """Resign without a majority that fetches; tell voters that do not fetch who leads. Returns
-        when to look again.
+        """Resign if no majority fetches; send BeginQuorumEpoch to voters that do not fetch. Returns
+        when to poll again.
         """
         deadline_ms = leader.state.check_quorum_deadline()
         if deadline_ms is not None and deadline_ms <= now_ms:
@@ -164,10 +170,12 @@ class Leadership:
     # After leading.
 
     def poll_resigned(self, state: Resigned, now_ms: int) -> int | None:
-        """Tell the voters, until the election timeout. Returns when to look again."""
+        """Send EndQuorumEpoch to the voters, until the election timeout. Returns when to poll
+        again.
+        """
         quorum = self._quorum
         if state.election_deadline_ms <= now_ms and not quorum.is_shutting_down:
-            # an observer begins no elections: it keeps its epoch, which no other node can lead
+            # an observer starts no elections: it keeps its epoch, which no other node can lead
             epoch = state.epoch + 1 if quorum.is_voter else state.epoch
             leader_id = -1 if quorum.is_voter else state.leader_id
             quorum.to_unattached(epoch, leader_id, now_ms)
@@ -192,7 +200,7 @@ class Leadership:
         return min(times, default=None)
 
     def end_acknowledged(self, sent: Sent) -> None:
-        """A voter knows that this leader resigned."""
+        """A voter has answered EndQuorumEpoch."""
         state = self._quorum.state
         if state is sent.state and isinstance(state, Resigned):
             state.unacknowledged.discard(sent.destination.node_id)
@@ -208,7 +216,7 @@ class Leadership:
         version: int,
         now_ms: int,
     ) -> None:
-        """The leader of an epoch makes itself known."""
+        """The leader of an epoch announces itself."""
         quorum = self._quorum
         partition = metadata_partition(request.topics)
         error = self._request_error(request.cluster_id, partition is not None)
@@ -237,7 +245,7 @@ class Leadership:
         version: int,
         now_ms: int,
     ) -> None:
-        """The leader of an epoch resigns: its successors stand for election, the best one first."""
+        """The leader of an epoch resigns: its successors start elections, the first one first."""
         quorum = self._quorum
         partition = metadata_partition(request.topics)
         error = self._request_error(request.cluster_id, partition is not None)
@@ -275,8 +283,8 @@ class Leadership:
     def _adopt_leader(
         self, leader: _LeaderOfEpoch, endpoints: Iterable[EndpointFields], now_ms: int
     ) -> ErrorCode:
-        """Take the epoch, the leader and its endpoints from the leader's own request. Returns why
-        it is refused; NONE if not.
+        """Take over the epoch, the leader and its endpoints from the leader's own request. Returns
+        why the request is rejected; NONE if it is not.
         """
         quorum = self._quorum
         if leader.leader_epoch < quorum.epoch:
@@ -285,7 +293,7 @@ class Leadership:
         if leader.leader_id < 0 or leader.leader_epoch > MAX_TOLD_EPOCH or not are_usable(told):
             return ErrorCode.INVALID_REQUEST
         if not quorum.has_consistent_leader(leader.leader_epoch, leader.leader_id):
-            return ErrorCode.INVALID_REQUEST  # an epoch has one leader: this is not a leader's
+            return ErrorCode.INVALID_REQUEST  # an epoch has one leader: the sender is not it
         listeners = told or quorum.endpoints_of(leader.leader_id)
         quorum.maybe_transition(leader.leader_epoch, leader.leader_id, listeners, now_ms)
         return ErrorCode.NONE

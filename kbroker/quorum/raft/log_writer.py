@@ -1,7 +1,8 @@
-"""Changes of the replica's log: each changes the core's view of it and is an effect for the shell.
+"""Changes of the replica's log: each one updates the core's view of the log and emits an effect for
+the shell.
 
-One Flush is under way at a time; records that are appended meanwhile share the next one. A Flush
-that was under way when the log was truncated says nothing about the records that came after.
+One Flush is in progress at a time; records that are appended meanwhile share the next one. The
+result of a Flush that was in progress at a truncation is ignored for the records appended after it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class LogWriter:
         self.flush()
 
     def append_control(self, records: Sequence[tuple[ControlType, Message]]) -> int:
-        """Append a control batch of the leader and sync it; what it says counts at once. Returns
-        the offset of its last record.
+        """Append a control batch of the leader and sync it; it takes effect at once. Returns the
+        offset of its last record.
         """
         quorum = self._quorum
         base_offset = quorum.log.end_offset
@@ -67,8 +68,8 @@ class LogWriter:
     def append_batches(self, data: bytes | memoryview, *, is_synced: bool) -> bool:
         """Append the batches that a follower fetched. is_synced: sync them.
 
-        Only those count that continue the log, have their CRC and no epoch above this replica's
-        (KAFKA-18723); the first other one ends the append. Returns whether all of them counted.
+        Only batches that continue the log, have a valid CRC and no epoch above this replica's are
+        appended (KAFKA-18723), up to the first invalid one. Returns whether all were appended.
         """
         quorum = self._quorum
         log, base_offset, end_position = quorum.log, quorum.log.end_offset, 0
@@ -102,7 +103,7 @@ class LogWriter:
         return is_whole
 
     def truncate(self, end_offset: int) -> None:
-        """Remove everything from end_offset on, also from what was derived of it."""
+        """Remove all records from end_offset on, and the state derived from them."""
         quorum = self._quorum
         if end_offset >= quorum.log.end_offset:
             return
@@ -122,13 +123,13 @@ class LogWriter:
         self._is_flush_void = self._is_flushing
 
     def flush(self) -> None:
-        """Sync the log up to its end, now or after the Flush that is under way."""
+        """Sync the log up to its end, now or after the Flush in progress."""
         if not self._is_flushing and not self.is_flushed:
             self._is_flushing = True
             self._quorum.emit(Flush(self._quorum.log.end_offset))
 
     def flushed(self, end_offset: int) -> None:
-        """The Flush that was under way is complete."""
+        """The Flush in progress is complete."""
         log = self._quorum.log
         if not self._is_flush_void:
             log.flushed_offset = max(log.flushed_offset, min(end_offset, log.end_offset))

@@ -1,12 +1,12 @@
 """One node of the quorum, a voter or an observer: events in, effects out (docs/adr/0003). KIP-595.
 
-Every event takes the monotonic time in ms and returns the effects to carry out, in order; the
-shell is `quorum/driver`, in the simulation `tests/sim`. After each event the shell asks
+Every event takes the monotonic time in ms and returns the effects to execute, in order; the shell
+is `quorum/driver`, in the simulation `tests/sim`. After each event the shell asks
 `next_deadline_ms` and calls `poll` then. InvariantError from an event means that this node must
 stop: two leaders in one epoch, or a committed record that the leader does not have.
 
-Elections are in `elections`, the leader's part in `leadership`, its answers to replicas in
-`fetch_service`, the follower's part in `fetcher`.
+Elections are in `elections`, the leader in `leadership`, its responses to replicas in
+`fetch_service`, the follower in `fetcher`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ from kbroker.quorum.raft.voter_membership import VoterMembership
 
 
 class RaftNode:
-    """One node of the quorum. quorum: what it knows; read-only for the shell.
+    """One node of the quorum. quorum: its state; read-only for the shell.
 
-    log, control: the log and its control records as they are on disk. election: of quorum-state.
-    high_watermark: what is known to be committed, at least the end of the newest snapshot.
+    log, control: the log and its control records as they are on disk. election: the content of
+    quorum-state. high_watermark: the known high watermark, at least the end of the newest snapshot.
     """
 
     __slots__ = (
@@ -116,10 +116,10 @@ class RaftNode:
         self._shutdown_deadline_ms: int | None = None
         self._shutdown_epoch = -1
 
-    # What the shell asks.
+    # Queries of the shell.
 
     def next_deadline_ms(self) -> int | None:
-        """The time at which `poll` is due; None if nothing is waited for."""
+        """The time at which `poll` is due; None if no deadline is set."""
         return self._next_deadline_ms
 
     @property
@@ -141,15 +141,15 @@ class RaftNode:
         return self._finish(now_ms)
 
     def start_unattached(self, now_ms: int) -> list[Effect]:
-        """The first event of a node whose `start` raised VotedButNotVoter: it looks for the leader,
-        and its vote stays given.
+        """The first event of a node whose `start` raised VotedButNotVoter: it looks for the leader
+        and keeps its vote.
         """
         self.quorum.initialize_unattached(self._election)
         return self._finish(now_ms)
 
     def poll(self, now_ms: int) -> list[Effect]:
-        """Time has passed: elections, the quorum check, retries, the end of parked fetches. May be
-        called at any time.
+        """Check all deadlines: elections, the quorum check, retries, the max wait of parked
+        fetches. May be called at any time.
         """
         return self._finish(now_ms)
 
@@ -163,10 +163,10 @@ class RaftNode:
         now_ms: int,
         wall_ms: int,
     ) -> list[Effect]:
-        """Another node or a client sent a request; it is answered by a Respond with its token, now
-        or in a later event. listener_name: the listener it came by, whose endpoints are named in
-        the response. version: the request's, which is also the response's. wall_ms: the time since
-        the Unix epoch, only told to clients.
+        """Another node or a client sent a request; the response is a Respond with its token, now or
+        in a later event. listener_name: the listener that received it, whose endpoints are in the
+        response. version: the request's, which is also the response's. wall_ms: the time since the
+        Unix epoch, only for responses to clients.
         """
         match request:
             case VoteRequest():
@@ -202,21 +202,21 @@ class RaftNode:
         return self._finish(now_ms)
 
     def request_abandoned(self, token: int) -> None:
-        """The connection of a request that waits for its answer was closed."""
+        """The connection of a parked request was closed."""
         self._fetches.abandon(token)
         self._changes.abandon(token)
 
     def response_received(
         self, correlation_id: int, response: RaftResponse, now_ms: int
     ) -> list[Effect]:
-        """The answer to a Send. An answer to a forgotten request has no effects."""
+        """The response to a Send. A response to an unknown request has no effects."""
         sent = self._requests.complete(correlation_id, is_failed=False, now_ms=now_ms)
         if sent is not None and not self._handle_response(sent, response, now_ms):
             self._requests.back_off(sent.destination.node_id, now_ms)
         return self._finish(now_ms)
 
     def request_failed(self, correlation_id: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """A Send has no answer. error: BROKER_NOT_AVAILABLE if not connected or disconnected,
+        """A Send failed. error: BROKER_NOT_AVAILABLE if not connected or disconnected,
         REQUEST_TIMED_OUT, or UNSUPPORTED_VERSION if the destination cannot serve the request.
         """
         sent = self._requests.complete(correlation_id, is_failed=True, now_ms=now_ms)
@@ -228,8 +228,8 @@ class RaftNode:
         return self._finish(now_ms)
 
     def propose(self, records: Sequence[bytes], now_ms: int) -> list[Effect]:
-        """Records of the leader, one data batch. Raises InvariantError if this node does not lead,
-        or for no records.
+        """Append records of the leader as one data batch. Raises InvariantError if this node does
+        not lead, or if there are no records.
         """
         self._leadership.append(records)
         return self._finish(now_ms)
@@ -239,7 +239,7 @@ class RaftNode:
         self._changes.check_kraft_upgrade(level)
 
     def upgrade_kraft_version(self, level: int, now_ms: int) -> list[Effect]:
-        """UpdateFeatures of kraft.version: committed once everything below the log's end is. Raises
+        """UpdateFeatures of kraft.version: committed once all records below the log end are. Raises
         KafkaError(INVALID_UPDATE_VERSION) if a voter does not support it.
         """
         self._changes.upgrade_kraft_version(level)
@@ -255,7 +255,7 @@ class RaftNode:
         self, snapshot_id: SnapshotId, size_bytes: int, now_ms: int
     ) -> list[Effect]:
         """This node wrote a snapshot of its own state, at a batch boundary not above the high
-        watermark: it may be fetched from now on.
+        watermark: other nodes may fetch it from now on.
         """
         self.quorum.log.add_snapshot(snapshot_id, size_bytes)
         return self._finish(now_ms)
@@ -265,7 +265,7 @@ class RaftNode:
     ) -> list[Effect]:
         """Retention advanced the log's start to the end of a snapshot and left these snapshots."""
         self.quorum.log.clean(log_start_offset, snapshots)
-        # what counts before the log's start stays: the log may be truncated to its start
+        # values in effect at the log start are kept: the log may be truncated to its start
         self.quorum.control.truncate_old(log_start_offset - 1)
         return self._finish(now_ms)
 
@@ -276,7 +276,7 @@ class RaftNode:
         configuration: QuorumConfiguration,
         now_ms: int,
     ) -> list[Effect]:
-        """A FinishSnapshot is complete. configuration: what the snapshot's control records say."""
+        """A FinishSnapshot is complete. configuration: that of the snapshot's control records."""
         self._fetcher.snapshot_received(snapshot_id, size_bytes, configuration)
         return self._finish(now_ms)
 
@@ -286,16 +286,16 @@ class RaftNode:
         return self._finish(now_ms)
 
     def resign(self, epoch: int, now_ms: int) -> list[Effect]:
-        """The controller gives up leading that epoch. An older epoch has no effects."""
+        """The controller resigns from that epoch. An older epoch has no effects."""
         if self.is_leader and epoch == self.quorum.epoch:
             self._leadership.resign(now_ms)
         return self._finish(now_ms)
 
     def shutdown(self, timeout_ms: int, now_ms: int) -> list[Effect]:
-        """This node stops: a leader resigns and names its successors. ShutdownComplete follows
-        once another epoch has begun, so many voters know of it that they can elect one of
-        themselves, or no other voter is there; or after timeout_ms. (Kafka waits for the epoch,
-        which a node whose listeners are closed seldom hears of.)
+        """This node stops: a leader resigns and sends its successors. ShutdownComplete follows when
+        another epoch has begun, when enough voters know of the resignation to elect one of
+        themselves, when there is no other voter, or after timeout_ms. (Kafka waits for the epoch,
+        of which a node with closed listeners is rarely told.)
         """
         self.quorum.is_shutting_down = True
         self._shutdown_deadline_ms = now_ms + timeout_ms
@@ -304,10 +304,10 @@ class RaftNode:
             self._leadership.resign(now_ms)
         return self._finish(now_ms)
 
-    # Answers of other nodes.
+    # Responses of other nodes.
 
     def _handle_response(self, sent: Sent, response: RaftResponse, now_ms: int) -> bool:
-        """Returns whether the response was expected; if not, its node is backed off from."""
+        """Returns whether the response was valid; if not, the core backs off from its sender."""
         if isinstance(response, ApiVersionsResponse):
             self._changes.versions_answered(sent, response, now_ms)
             return True
@@ -347,7 +347,9 @@ class RaftNode:
                 self._membership.updated(sent, now_ms)
 
     def _is_about_the_epoch(self, view: ResponseView, now_ms: int) -> bool:
-        """Take epoch and leader from a response. Returns whether it has no other content."""
+        """Apply epoch and leader of a response. Returns whether the response has no other
+        content.
+        """
         quorum = self.quorum
         if view.epoch < quorum.epoch or view.error is ErrorCode.UNKNOWN_LEADER_EPOCH:
             return True
@@ -356,7 +358,7 @@ class RaftNode:
             ErrorCode.FENCED_LEADER_EPOCH,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         )
-        # also a leader known by its id only: it may be the only node that can tell its endpoints
+        # also a leader without known endpoints: it may be the only node that can send them
         is_leader_new = (
             view.leader_id != UNKNOWN_ID
             and quorum.leader_id in (UNKNOWN_ID, view.leader_id)
@@ -369,7 +371,7 @@ class RaftNode:
     # Time.
 
     def _finish(self, now_ms: int) -> list[Effect]:
-        """Do what is due after an event. Returns all effects of it."""
+        """Run all due work after an event. Returns all effects of the event."""
         if self._fetches.high_watermark_moved:
             self._fetches.high_watermark_moved = False
             self._leadership.high_watermark_moved(now_ms)
@@ -389,7 +391,7 @@ class RaftNode:
         return self.quorum.take_effects()
 
     def _poll_state(self, state: EpochState, now_ms: int) -> list[int | None]:
-        """Do what is due in the present state. Returns when something else is."""
+        """Run the due work of the current state. Returns the next deadlines."""
         if self.quorum.is_shutting_down and not isinstance(state, Leader | Resigned):
             return []
         match state:

@@ -1,4 +1,4 @@
-"""Positions in the metadata log: an offset with the epoch of the records before it, and the ids of
+"""Positions in the metadata log: an offset with the epoch of the record before it, and the ids of
 snapshots.
 """
 
@@ -10,7 +10,7 @@ CHECKPOINT: Final = ".checkpoint"
 
 
 class OffsetAndEpoch(NamedTuple):
-    """The end of a log or of an epoch. offset: exclusive; epoch: of the record before it."""
+    """The end of a log or of an epoch. offset: exclusive; epoch: that of the record before it."""
 
     offset: int
     epoch: int
@@ -23,7 +23,8 @@ class OffsetAndEpoch(NamedTuple):
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot holds everything before end_offset (exclusive); epoch: of the record before it.
+    """The id of a snapshot of all records below end_offset (exclusive); epoch: that of the record
+    before it.
 
     (0, 0) is the snapshot that `format` writes: no metadata, only the first voters.
     """

@@ -11,9 +11,9 @@ class RaftConfig(msgspec.Struct, frozen=True):
     """Times are in ms; sizes in bytes.
 
     endpoints: this node's controller listeners; empty on a broker. listener_name: the first of
-    controller.listener.names, on which requests to other nodes go out. bootstrap_servers: (host,
-    port) of controller.quorum.bootstrap.servers, used while no leader is known. can_be_voter: this
-    node is a controller, so it syncs what it fetches even while it is an observer.
+    controller.listener.names, used for requests to other nodes. bootstrap_servers: (host, port) of
+    controller.quorum.bootstrap.servers, used while no leader is known. can_be_voter: this node is a
+    controller, so it syncs what it fetches even while it is an observer.
     """
 
     local: ReplicaKey

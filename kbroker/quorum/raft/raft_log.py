@@ -1,6 +1,6 @@
-"""The metadata log as the core knows it: where it begins and ends, its epochs, its snapshots.
+"""The core's view of the metadata log: its start and end, its epochs, its snapshots.
 
-It holds no records: the shell keeps those, and changes them by the same effects that change this.
+The view has no records: the shell stores those, and applies the same effects to them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class PositionKind(Enum):
 
 
 class FetchPosition(NamedTuple):
-    """DIVERGING: position is the end of the largest epoch here that is not above the fetcher's.
-    SNAPSHOT: position is the newest snapshot's. VALID: position is the fetcher's own.
+    """DIVERGING: position is the end of the largest local epoch that is not above the fetcher's.
+    SNAPSHOT: position is that of the newest snapshot. VALID: position is the fetcher's own.
     """
 
     kind: PositionKind
@@ -35,7 +35,7 @@ class RaftLog:
     """Offsets, epochs and snapshots of one node's log.
 
     epochs: (epoch, start offset) in ascending order. snapshots: sizes in bytes by id, in ascending
-    order of ids. flushed_offset: everything below it is on disk; the whole log if None.
+    order of ids. flushed_offset: records below it are on disk; None: all records are.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class RaftLog:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that an empty log begins at."""
+        """The epoch of the last record, or of the snapshot at which an empty log starts."""
         if self._epochs:
             return self._epochs[-1]
         latest = self.latest_snapshot_id
@@ -102,10 +102,12 @@ class RaftLog:
         return OffsetAndEpoch(offset, found)
 
     def fetch_position(self, offset: int, last_fetched_epoch: int) -> FetchPosition:
-        """Where a replica stands that fetches from offset and has last_fetched_epoch before it."""
+        """The position of a replica that fetches from offset and whose record before it is of
+        last_fetched_epoch.
+        """
         latest = self.latest_snapshot_id
         if offset == 0 and latest is not None and latest != BOOTSTRAP_ID:
-            # a snapshot is shorter than the log behind it
+            # a snapshot is shorter than the log before its end
             return FetchPosition(PositionKind.SNAPSHOT, OffsetAndEpoch(*latest))
         return self.validate_position(offset, last_fetched_epoch)
 
@@ -124,8 +126,8 @@ class RaftLog:
         return FetchPosition(PositionKind.VALID, OffsetAndEpoch(offset, last_fetched_epoch))
 
     def covers(self, snapshot_id: SnapshotId) -> bool:
-        """Whether the log has the last record that the snapshot stands for, or begins after it.
-        Otherwise what the log has from its start on is no continuation of the snapshot.
+        """Whether the log has the last record that the snapshot covers, or starts after it.
+        Otherwise the log does not continue the snapshot.
         """
         end_offset, epoch = snapshot_id
         if end_offset > self.end_offset:
@@ -148,14 +150,16 @@ class RaftLog:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: int) -> None:
-        """Everything from end_offset on was removed."""
+        """The log was truncated to end_offset (exclusive)."""
         while self._start_offsets and self._start_offsets[-1] >= end_offset:
             del self._epochs[-1], self._start_offsets[-1]
         self.end_offset = min(self.end_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
 
     def install(self, snapshot_id: SnapshotId, size_bytes: int) -> None:
-        """The log was replaced by a fetched snapshot: it begins and ends there."""
+        """The log was replaced by a fetched snapshot: it starts and ends at the snapshot's end
+        offset.
+        """
         self._epochs.clear()
         self._start_offsets.clear()
         self.start_offset = self.end_offset = self.flushed_offset = snapshot_id.end_offset
@@ -167,7 +171,7 @@ class RaftLog:
         self.snapshots = dict(sorted(self.snapshots.items()))
 
     def clean(self, start_offset: int, snapshots: Sequence[SnapshotId]) -> None:
-        """Retention left, of the snapshots that are known here, these, and the log from
+        """Retention kept only these snapshots of the known ones, and the log from
         start_offset on.
         """
         self.start_offset = max(self.start_offset, start_offset)

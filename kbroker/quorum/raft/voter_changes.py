@@ -1,9 +1,9 @@
 """The leader's part in changes of the voter set: AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter and
-the step from kraft.version 0 to 1. KIP-853.
+the upgrade from kraft.version 0 to 1. KIP-853.
 
-One change is under way at a time, and none before a record of this epoch is committed and the
-newest voter set too: otherwise two majorities need not overlap. A new set counts once it is
-appended; the request is answered once it is committed. What a voter asks for itself is in
+One change is in progress at a time, and none before a record of this epoch and the newest voter set
+are committed: otherwise two majorities might not overlap. A new set takes effect when it is
+appended; the request is answered when it is committed. The requests of a voter for itself are in
 `voter_membership`.
 """
 
@@ -43,12 +43,12 @@ from kbroker.quorum.raft.voters.voter_set import (
 
 KRAFT_VERSION: Final = "kraft.version"
 CAUGHT_UP_MS: Final = 3_600_000
-"""A replica may become a voter if it was caught up and fetched within this time."""
+"""A replica can become a voter if it was caught up and fetched within this time."""
 
 
 class PendingChange(msgspec.Struct):
-    """A request for another voter set. sent: the ApiVersions request to the new voter; offset: of
-    the VotersRecord, None until it is appended.
+    """A request to change the voter set. sent: the ApiVersions request to the new voter; offset:
+    that of the VotersRecord, None until it is appended.
     """
 
     token: int
@@ -89,8 +89,8 @@ class VoterChanges:
         key: ReplicaKey,
         endpoints: tuple[VoterEndpoint, ...] | None,
     ) -> tuple[ErrorCode, str]:
-        """Why a request is refused whatever the voters are; NONE if not. endpoints: None if the
-        request has none.
+        """Why a request is rejected, independent of the voters; NONE if it is not. endpoints: None
+        if the request has none.
         """
         quorum = self._quorum
         if cluster_id is not None and cluster_id != quorum.config.cluster_id:
@@ -108,7 +108,7 @@ class VoterChanges:
         return ErrorCode.NONE, ""
 
     def _refusal_by_epoch(self) -> tuple[ErrorCode, str]:
-        """Why this leader cannot begin a change now."""
+        """Why this leader cannot start a change now."""
         if self._pending is not None:
             return ErrorCode.REQUEST_TIMED_OUT, "Another change of the voters is pending."
         if self._leader.state.high_watermark is None:
@@ -116,7 +116,7 @@ class VoterChanges:
         return ErrorCode.NONE, ""
 
     def _refusal_by_set(self) -> tuple[ErrorCode, str]:
-        """Why this leader cannot begin to add or remove a voter now."""
+        """Why this leader cannot add or remove a voter now."""
         error, message = self._refusal_by_epoch()
         if error:
             return error, message
@@ -144,7 +144,7 @@ class VoterChanges:
     # AddRaftVoter.
 
     def add(self, token: int, request: AddRaftVoterRequest, now_ms: int) -> None:
-        """Begin to add a voter: ask it first which kraft.versions it supports."""
+        """Start adding a voter: first request its supported kraft.versions."""
         quorum = self._quorum
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints = VoterEndpoint.all_of(request.listeners)
@@ -175,7 +175,9 @@ class VoterChanges:
     def versions_answered(
         self, sent: Sent, response: ApiVersionsResponse | None, now_ms: int
     ) -> None:
-        """The new voter said what it supports, or nothing (None): append the set with it."""
+        """The new voter has answered with its supported versions, or not (None): append the voter
+        set with it.
+        """
         pending = self._pending
         if pending is None or sent is not pending.sent or pending.leader is not self._quorum.state:
             return
@@ -239,8 +241,8 @@ class VoterChanges:
     def update(
         self, token: int, request: UpdateRaftVoterRequest, *, listener_name: str, now_ms: int
     ) -> None:
-        """A voter tells its endpoints and supported kraft.versions; answered at once. In a static
-        quorum they are kept in memory, for the step to kraft.version 1.
+        """A voter sends its endpoints and supported kraft.versions; answered at once. In a static
+        quorum they are kept in memory, for the upgrade to kraft.version 1.
         """
         quorum = self._quorum
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
@@ -284,17 +286,17 @@ class VoterChanges:
     # kraft.version.
 
     def check_kraft_upgrade(self, level: int) -> None:
-        """Whether kraft.version may become that level now; it may also stay what it is.
+        """Check whether kraft.version may be set to that level now; the current level is allowed.
 
         Raises KafkaError(INVALID_UPDATE_VERSION) if a voter does not support the level, or has not
-        told its directory id to this leader yet.
+        sent its directory id to this leader yet.
         """
         if level != self._quorum.control.kraft_version:
             self._upgraded_voters(level)
 
     def upgrade_kraft_version(self, level: int) -> None:
-        """Append kraft.version and the voters with what they told of themselves, unless the quorum
-        has that level already. Raises as `check_kraft_upgrade`.
+        """Append kraft.version and the voters with the data they have sent, unless the quorum
+        already has that level. Raises as `check_kraft_upgrade`.
         """
         if level != self._quorum.control.kraft_version:
             voters = self._upgraded_voters(level)
@@ -332,8 +334,8 @@ class VoterChanges:
     # The end of a change.
 
     def poll(self, now_ms: int) -> int | None:
-        """Answer the pending request if its set is committed, its time is over, or this node no
-        longer leads. Returns when its time is over.
+        """Answer the pending request if its set is committed, its timeout has passed, or this node
+        no longer leads. Returns when the timeout passes.
         """
         pending = self._pending
         if pending is None:
@@ -349,7 +351,7 @@ class VoterChanges:
         return None
 
     def abandon(self, token: int) -> None:
-        """The connection of a pending request was closed. What was appended stays."""
+        """The connection of a pending request was closed. Appended records are kept."""
         if self._pending is not None and self._pending.token == token:
             self._pending = None
 

@@ -29,7 +29,7 @@ EXPECTED_ANSWERS: Final = frozenset(
         ErrorCode.VOTER_NOT_FOUND,
     }
 )
-"""Errors of AddRaftVoter and RemoveRaftVoter after which the leader is not backed off from: the
+"""Errors of AddRaftVoter and RemoveRaftVoter after which there is no back-off from the leader: the
 change was made, or will be tried again.
 """
 
@@ -47,7 +47,7 @@ class VoterMembership:
         self._is_told = False
 
     def poll(self, state: Follower, now_ms: int) -> int | None:
-        """Send what is due if no Fetch is in flight. Returns when something is due."""
+        """Send the due request if no Fetch is in flight. Returns when the next one is due."""
         if state is not self._follower:
             self._follower, self._is_told = state, False
             self._due_ms = now_ms + self._quorum.config.fetch_timeout_ms
@@ -65,7 +65,7 @@ class VoterMembership:
     def _request(
         self,
     ) -> UpdateRaftVoterRequest | RemoveRaftVoterRequest | AddRaftVoterRequest | None:
-        """The request that is due; None if the entry is as it should be."""
+        """The request that is due; None if this node's entry is up to date."""
         quorum, config = self._quorum, self._quorum.config
         own = quorum.voters.get(config.local.id)
         if own is not None and own.matches(config.local):

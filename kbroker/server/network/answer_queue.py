@@ -1,9 +1,8 @@
-"""The responses of one connection that have not left yet, in the order of their requests.
+"""The responses of one connection that were not sent yet, in the order of their requests.
 
-A response that is ready but has to wait, behind an unresolved one or behind a peer that is slow to
-read, waits in encoded form: its bytes are known then, and charged to the memory account
-(docs/adr/0016). The neighbours are `connection`, which fills and empties the queue, and
-`memory_pool`, the account.
+A response that is ready but has to wait, for an unresolved response before it or for a peer that
+reads slowly, is kept in encoded form: its size is then known, and charged to the memory account
+(docs/adr/0016). Neighbours: `connection` fills and empties the queue, `memory_pool` is the account.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kbroker.server.network.response_writer import held_bytes_of
 from kbroker.server.requests import PendingResponse
 
 PART_BYTES: Final = 64
-"""Charged for each part of a response beside its bytes: a file range is an object as well."""
+"""Charged for each part of a response in addition to its bytes: a file range is an object too."""
 
 
 Render = Callable[[PendingResponse], list[Part]]
@@ -29,8 +28,8 @@ _ENCODED: Final = ApiVersionsResponse()
 
 
 class EncodedResponse(PendingResponse):
-    """A response that waits in encoded form, in the place of its PendingResponse. Its message is a
-    placeholder: it only tells that the response is ready.
+    """A response in encoded form, which replaces its PendingResponse in the queue. Its message is a
+    placeholder that only shows that the response is ready.
     """
 
     __slots__ = ("held_bytes", "parts")
@@ -43,10 +42,10 @@ class EncodedResponse(PendingResponse):
 
 
 class AnswerQueue(deque[PendingResponse]):
-    """See the module docstring. held_bytes: of the encoded responses in the queue. unresolved: how
-    many responses have no message yet. encoded: how many wait in encoded form. charged_bytes: of
-    held_bytes, as accounted for. accounted: zero if neither the budget nor the memory account has
-    anything for this queue.
+    """See the module docstring. held_bytes: those of the encoded responses in the queue.
+    unresolved: how many responses have no message yet. encoded: how many are in encoded form.
+    charged_bytes: the accounted part of held_bytes. accounted: zero if neither the budget nor the
+    memory account has an entry for this queue.
     """
 
     __slots__ = (
@@ -73,7 +72,7 @@ class AnswerQueue(deque[PendingResponse]):
 
     @property
     def is_front_unresolved(self) -> bool:
-        """Whether the response that has to leave next is still waited for."""
+        """Whether the next response to send is not resolved yet."""
         return bool(self) and self[0].message is None
 
     def encode_ready(self, render: Render) -> None:
@@ -88,7 +87,7 @@ class AnswerQueue(deque[PendingResponse]):
             self.account()
 
     def render_with(self, render: Render) -> Render:
-        """As render, also for encoded responses that were taken out of the queue."""
+        """As render, also for encoded responses that were taken from the queue."""
 
         def parts_of(pending: PendingResponse) -> list[Part]:
             if not isinstance(pending, EncodedResponse):
@@ -100,7 +99,7 @@ class AnswerQueue(deque[PendingResponse]):
         return parts_of
 
     def account(self) -> None:
-        """Bring the pipeline budget and the memory account up to date."""
+        """Update the pipeline budget and the memory account."""
         places = max(0, len(self) - 1)
         if places != self._budget_places:
             self._budget.used += places - self._budget_places
@@ -115,17 +114,19 @@ class AnswerQueue(deque[PendingResponse]):
         self.accounted = self._budget_places + self.charged_bytes
 
     def abandon_unresolved_end(self) -> None:
-        """Give up the responses behind the last one that is ready."""
+        """Abandon the responses after the last one that is ready."""
         while self and self[-1].message is None:
             self._abandon(self.pop())
         self.account()
 
     def abandon(self) -> None:
-        """The connection is closed: drop all responses, and cancel the requests that wait."""
+        """The connection is closed: drop all responses, and cancel the waiting requests."""
         while self:
             pending = self.popleft()
             self._abandon(pending)
-            pending.message = None  # a `Refusal` may hold a traceback that leads back here
+            pending.message = (
+                None  # a `Refusal` may have a traceback that refers back to this object
+            )
         self.encoded = self.held_bytes = 0
         self.account()
 

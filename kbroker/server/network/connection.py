@@ -1,12 +1,11 @@
 """One client connection: frames in, requests started in order, back-pressure both ways.
 
 A frame (`receive_buffer`) becomes a request when memory admits it (`request_admission`). The next
-request starts after stage one of the last; responses leave in the order of the requests
+request starts after stage one of the previous one; responses are sent in the order of the requests
 (`responses`). Reading stops (`read_gate`) while too many responses wait, in number or in bytes, or
-the client does not take what is sent, and no request is started whose response would be rendered
-while earlier bytes are not with the kernel: a slow reader costs one response, not all of them.
-There is no task and no coroutine: everything happens in the callbacks of asyncio's
-BufferedProtocol.
+the client does not read, and no request is started whose response would be rendered while earlier
+bytes are not in the kernel yet: a slow reader costs the memory of one response, not of all. There
+are no tasks and coroutines: all code runs in the callbacks of asyncio's BufferedProtocol.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ from kbroker.server.session import Session
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_TURN: Final = 16
-"""Requests of one connection handled before others get their turn."""
+"""How many requests of one connection are handled before others get their turn."""
 
 LARGE_FRAME_BYTES: Final = 256 * 1024
-"""A request beyond this size, a millisecond of work, is a turn by itself."""
+"""A request above this size (a millisecond of work) takes a turn by itself."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module's docstring. Made by `listener`; lives in `shared.connections` while it is
+    """See the module's docstring. Created by `listener`; in `shared.connections` while it is
     open.
     """
 
@@ -99,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         shared = self._shared
-        self._transport = transport  # type: ignore[assignment] # a stream server gives a Transport
+        self._transport = transport  # type: ignore[assignment] # a stream server passes a Transport
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self._host = plain_host(str(peer[0]))
         self._peer = f"{self._host}:{peer[1]}"
@@ -157,8 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         self._last_active = shared.loop.time()
         if shared.stalls is not None and shared.stalls.resting:
             shared.stalls.wake()
-        # A turn that is planned does not do: uvloop reads many times before it, and is without room
-        # for more once the buffer is full.
+        # A scheduled turn is too late: uvloop reads many times before it, and has no room
+        # left once the buffer is full.
         self._pump()
 
     def pause_writing(self) -> None:
@@ -169,9 +168,9 @@ class Connection(asyncio.BufferedProtocol):
         self._responses.writer.resume()
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more. Responses that are ready still leave; it may be reading. While
-        one is waited for, a peer that closed cannot be told from one that goes on reading, and is
-        taken to be gone.
+        """The peer ended its stream. Ready responses are still sent; the peer may be reading. While
+        a response is unresolved, a peer that closed cannot be distinguished from one that still
+        reads, and is assumed to have closed.
         """
         if self._closing or self._responses.queue.unresolved or not self.outstanding:
             return None
@@ -200,25 +199,27 @@ class Connection(asyncio.BufferedProtocol):
         if not self._shared.connections:
             self._shared.on_empty()
 
-    # the broker's side
+    # called by the broker
 
     @property
     def outstanding(self) -> int:
-        """Requests whose response has not left."""
+        """Requests whose response was not sent."""
         return self._responses.outstanding
 
     @property
     def listener_name(self) -> str:
-        """The listener that accepted it."""
+        """The listener that accepted the connection."""
         return self._listener_name
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory held for reading."""
+        """Memory of the receive buffer."""
         return self._buffer.held_bytes
 
     def sweep(self, now: float, max_idle_seconds: float) -> None:
-        """Give memory back; end a connection idle for too long. now: the loop's clock."""
+        """Release unused memory; close a connection that is idle for too long. now: the loop's
+        clock.
+        """
         self._note_progress(now)
         if self._admission.ticket is None:
             self._buffer.trim()
@@ -232,29 +233,31 @@ class Connection(asyncio.BufferedProtocol):
         if now - self._last_active <= max_idle_seconds:
             return
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("node %d: idle connection from %s ended", self._shared.node_id, self._peer)
+            logger.debug(
+                "node %d: closed idle connection from %s", self._shared.node_id, self._peer
+            )
         self.abort()
 
     def give_back(self) -> None:
-        """Memory pressure begins: keep nothing for speed only."""
+        """Memory pressure begins: release memory that is kept only for speed."""
         self._admission.give_back()
 
     def stop(self) -> None:
-        """Read no more requests; close once the outstanding responses have left."""
+        """Read no more requests; close once the outstanding responses are sent."""
         self._closing = True
         self._gate.park()
         if not self.outstanding:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now; what has not left is lost."""
+        """Close now; unsent data is lost."""
         self._closing = True
         self._transport.abort()
 
     # requests
 
     def _pump(self) -> None:
-        """Handle the whole frames in the buffer, as far as limits and fairness allow."""
+        """Handle the complete frames in the buffer, within limits and fairness."""
         self._pump_planned = False
         shared = self._shared
         dispatcher, buffer, session, memory, admission = (
@@ -294,9 +297,9 @@ class Connection(asyncio.BufferedProtocol):
                 if pending is not None:
                     responses.add(pending)
                     if pending.message is not None and pending.api_key not in small_responses:
-                        responses.flush()  # before the next one is built
+                        responses.flush()  # before the next response is built
                 if admission.held_bytes and (memory.contended or memory.used > memory.limit):
-                    admission.shrink()  # the request may have left a copy that waits
+                    admission.shrink()  # the request may have made a copy that waits
                 handled += 1 if size <= LARGE_FRAME_BYTES else FRAMES_PER_TURN
                 if buffer.start_over():
                     admission.may_pass = False
@@ -305,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
                         and handled < FRAMES_PER_TURN
                         and not (queue and responses.must_wait())
                     ):
-                        break  # another turn would find out the same, at more cost
+                        break  # another turn would have the same result, at more cost
                 if handled >= FRAMES_PER_TURN:
                     gate.pause()
                     self._plan_pump()
@@ -318,15 +321,15 @@ class Connection(asyncio.BufferedProtocol):
             shared.on_fatal(error)
             return
         except Exception:
-            self.abort()  # in a planned turn nothing else would, and the client would wait forever
+            self.abort()  # in a scheduled turn no caller does it: the client would wait forever
             raise
         if handled and admission.held_bytes:
             admission.requests_handled()
         responses.flush()
 
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
-        """In slices of the loop, but for a Produce request whose bulk is records, which are not
-        looked at one by one.
+        """Dispatch in slices of the loop, except for a Produce request that is mostly records,
+        which are not processed one by one.
         """
         shared = self._shared
         size = len(frame)
@@ -342,9 +345,9 @@ class Connection(asyncio.BufferedProtocol):
         return shared.dispatcher.dispatch_in_slices(self._session, frame, arrived_ms)
 
     def _check_list(self, size: int, api_key: int | None) -> None:
-        """Of a large request. Raises CloseConnection for one that is no bulk of records: its many
-        small fields become far more in memory than they are on the wire, or it is kept as long as a
-        member of a group lives.
+        """Check a large request. Raises CloseConnection if it does not consist mainly of records:
+        its many small fields take far more memory than on the wire, or are kept as long as a group
+        member lives.
         """
         if api_key is not None and api_key != ApiKey.PRODUCE:
             raise CloseConnection(
@@ -373,7 +376,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _hold_refused(self, milliseconds: int) -> None:
-        """Keep a connection above the rate of its address open, unread, for the throttle time."""
+        """Keep a connection that exceeds the rate of its address open, without reading, for the
+        throttle time.
+        """
         self._closing = True
         if self._shared.descriptors.take():
             self._transport.pause_reading()
@@ -383,16 +388,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _is_held_up(self) -> bool:
-        """Whether the request at the front waits for answers to leave, as `_pump` asks without this
-        call: it is taken up again when they have.
+        """Whether the request at the front waits until responses are sent. `_pump` checks the same
+        without this call; the request is handled when they are sent.
         """
         if self._responses.queue:
             return self._responses.must_wait()
         return not self._responses.writer.idle and self._is_heavy()
 
     def _is_heavy(self) -> bool:
-        """Whether the response to the request at the front may be large: it is not made before the
-        last one is with the kernel.
+        """Whether the response to the request at the front may be large: it is not built before the
+        previous one is in the kernel.
         """
         key = self._buffer.next_api_key()
         return key is not None and key not in self._shared.dispatcher.small_responses
@@ -400,7 +405,9 @@ class Connection(asyncio.BufferedProtocol):
     # memory
 
     def _note_progress(self, now: float) -> None:
-        """Note the time if responses move or a request waits for the broker: both are activity."""
+        """Note the time if responses are being sent or a request waits for the broker: both are
+        activity.
+        """
         writer, queue = self._responses.writer, self._responses.queue
         if not writer.idle:
             position = writer.position
@@ -414,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
             self._last_active = now
 
     def _is_stalling_others(self, now: float) -> bool:
-        """Whether this connection holds memory that others wait for and does not move."""
+        """Whether this connection holds memory that others wait for and makes no progress."""
         if self._responses.held_bytes <= SMALL_BYTES:
             self._progress.responses_may_wait(now)
         elif self._progress.responses_are_stuck(now):
@@ -427,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
     # responses
 
     def responses_sent(self) -> None:
-        """Close once everything has left, or take up the request that waited for it."""
+        """Close once everything is sent, or handle the request that waited for it."""
         if self._closing:
             if self._counted and not self.outstanding:
                 self._transport.close()
@@ -443,13 +450,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._plan_pump()
 
     def client_read(self) -> None:
-        """The client took what the writer held: the connection is not idle."""
+        """The client read data that the writer held: the connection is not idle."""
         self._last_active = self._shared.loop.time()
 
-    # the end
+    # closing
 
     def refuse(self, reason: str) -> None:
-        """Close because of what the client sent; responses that are ready still leave."""
+        """Close because of invalid data from the client; ready responses are still sent."""
         shared = self._shared
         shared.refused.log(
             shared.loop.time() * 1000,
@@ -467,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def sending_failed(self, error: Exception) -> None:
-        """Close: a socket error, or records that cannot be read."""
+        """Close because of a socket error, or records that cannot be read."""
         is_told = isinstance(error, ConnectionError)
         if isinstance(error, LogDirectoryError):
             is_told = True
@@ -480,12 +487,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hung_up(self, how: HangUp) -> None:
         """The client left while the connection was parked. As in `eof_received`, the end of its
-        stream counts once a response is waited for.
+        stream closes the connection if a response is unresolved.
         """
         if how is HangUp.RESET or self._responses.queue.is_front_unresolved:
             self.abort()
 
 
 def plain_host(host: str) -> str:
-    """An address as people write it: IPv4 in IPv6's clothes is IPv4."""
+    """An address in its usual form: an IPv4-mapped IPv6 address as IPv4."""
     return host[7:] if host.startswith("::ffff:") and "." in host else host

@@ -25,11 +25,13 @@ from kbroker.server.session import ApiVersionRange, Session
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_BYTES: Final = 64 * 1024
-"""Responses of one connection that may wait encoded before no further request is started."""
+"""How many bytes of encoded responses of one connection may wait before no further request is
+started.
+"""
 
 
 class RequestDispatcher(Protocol):
-    """What a connection needs of `dispatch.Dispatcher`. small_responses: API keys."""
+    """The part of `dispatch.Dispatcher` that a connection needs. small_responses: API keys."""
 
     small_responses: frozenset[int]
 
@@ -44,7 +46,7 @@ class RequestDispatcher(Protocol):
 
 
 class OpenConnection(Protocol):
-    """What the broker does with a connection; see `connection.Connection`."""
+    """The part of a connection that the broker needs; see `connection.Connection`."""
 
     @property
     def outstanding(self) -> int: ...
@@ -59,15 +61,15 @@ class OpenConnection(Protocol):
 
 
 class RestingProbe(Protocol):
-    """Looks rarely at how late the loop of a broker at rest is (`node/loop/stall_probe`)."""
+    """Measures the delay of the loop rarely while the broker is idle (`node/loop/stall_probe`)."""
 
     @property
     def resting(self) -> bool:
-        """Whether the next look is far off."""
+        """Whether the next measurement is far away."""
         ...
 
     def wake(self) -> None:
-        """A request has arrived: look soon."""
+        """A request has arrived: measure soon."""
         ...
 
 
@@ -99,7 +101,7 @@ class ConnectionShared:
     rates: ConnectionRates = field(default_factory=ConnectionRates)
     stalls: RestingProbe | None = None
     connections: dict[OpenConnection, None] = field(default_factory=dict)
-    """In the order in which they were opened, so that a simulated node does the same each time."""
+    """In the order of opening, so that a simulated node is deterministic."""
     held: set[OpenConnection] = field(default_factory=set)
     refused: LogThrottle = field(default_factory=lambda: LogThrottle(logger))
     next_number: int = 0
@@ -119,6 +121,6 @@ class ConnectionShared:
         self.descriptors.close()
 
     def give_back_memory(self) -> None:
-        """Called when memory pressure begins: release the buffers kept for speed."""
+        """Called when memory pressure begins: release the buffers that are kept for speed."""
         for connection in self.connections:
             connection.give_back()

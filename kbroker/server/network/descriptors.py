@@ -1,8 +1,8 @@
-"""How many file descriptors connections may hold: each its socket and, while it sends file ranges,
+"""Limits the file descriptors of connections: each has its socket and, while it sends file ranges,
 a duplicate of it.
 
 The other descriptors are for the files of logs (`log.storage.open_files`,
-`log.storage.descriptor_reserve`) and for what else a broker opens. A connection that would take one
+`log.storage.descriptor_reserve`) and for other files of a broker. A connection that would take one
 of those is refused, and a response whose connection gets no second descriptor is read and written
 instead of sent with sendfile.
 """
@@ -18,24 +18,24 @@ if sys.platform != "win32":
     import resource
 
 SPARE_SHARE: Final = 1 / 4
-"""Of `kbroker.descriptor.reserve`, what is kept open. The rest is for what a broker opens at any
-time: its listeners, locks, and the files that workers read and write.
+"""The share of `kbroker.descriptor.reserve` that is held open. The rest is for files that a broker
+opens at any time: its listeners, locks, and the files that workers read and write.
 """
 
 UNLIMITED: Final = sys.maxsize
 
 MAX_SPARE_SHARE: Final = 1 / 8
-"""Of the descriptors the process may have open, the most that are kept open as a reserve, whatever
-`kbroker.descriptor.reserve` asks for.
+"""The maximum share of the process's descriptors that is held open as a reserve, independent of
+`kbroker.descriptor.reserve`.
 """
 
 MIN_CONNECTIONS: Final = 16
-"""Connections have so many descriptors, however few the process may open."""
+"""The minimum number of descriptors for connections, independent of the process's limit."""
 
 
 class DescriptorBudget:
-    """limit: of the descriptors that connections may hold, all together. spare: how many the
-    reserve keeps open for log files.
+    """limit: the descriptors of all connections together. spare: how many the reserve holds open
+    for log files.
     """
 
     __slots__ = ("_spare", "limit", "used")
@@ -48,14 +48,14 @@ class DescriptorBudget:
             RESERVE.hold(spare)
 
     def take(self) -> bool:
-        """Count one in, unless the logs would lack it."""
+        """Take a descriptor, unless log files would lack it. Returns whether it was taken."""
         if self.used >= self.limit or not RESERVE.refill():
             return False
         self.used += 1
         return True
 
     def refill(self) -> None:
-        """Replace what the reserve has lent, if that is possible by now."""
+        """Reopen descriptors that the reserve has lent, if possible."""
         RESERVE.refill()
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class DescriptorBudget:
             RESERVE.let_go(spare)
 
     def give_back(self) -> None:
-        """One that was taken is closed."""
+        """Return a descriptor that was taken."""
         self.used -= 1
 
 
@@ -80,8 +80,8 @@ def descriptor_budget(reserve: int, *, log_files: int) -> DescriptorBudget:
 
 
 def room_for_connections(reserve: int, log_files: int) -> int:
-    """What is left of the process's limit once the logs have the files they may keep open, and
-    `reserve` for everything else.
+    """The process's limit without the files that logs may keep open, and without `reserve` for
+    everything else.
     """
     limit = _descriptor_limit()
     if limit == UNLIMITED:
@@ -90,7 +90,7 @@ def room_for_connections(reserve: int, log_files: int) -> int:
 
 
 def _descriptor_limit() -> int:
-    """How many descriptors this process may have open."""
+    """The process's limit on open descriptors."""
     if sys.platform == "win32":
         return UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

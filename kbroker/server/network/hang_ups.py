@@ -1,11 +1,11 @@
-"""Notices that a peer has left while its connection is not read.
+"""Detects that a peer has left while its connection is not read.
 
-A connection that is not read sees no end of the stream, and one that sends nothing sees no reset
-either. On Linux the kernel reports both without a read (EPOLLRDHUP, EPOLLHUP), also behind unread
-bytes. One epoll instance serves all connections of a broker, and the event loop watches that
-instance. A connection is registered only while it is not read, so an ordinary request costs
-nothing. On other systems nothing is registered: the connection ends once it is read again, or at
-`connections.max.idle.ms`.
+A connection that is not read does not see the end of the stream, and one that sends nothing does
+not see a reset either. On Linux the kernel reports both without a read (EPOLLRDHUP, EPOLLHUP), even
+behind unread bytes. One epoll instance serves all connections of a broker, and the event loop
+watches that instance. A connection is registered only while it is not read, so an ordinary request
+has no cost. On other systems nothing is registered: the connection is closed when it is read again,
+or at `connections.max.idle.ms`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 MAX_EVENTS: Final = 256
-"""Handled in one turn of the event loop; the rest follows in the next."""
+"""How many are handled in one turn of the event loop; the rest follows in the next."""
 
 
 class HangUp(enum.Enum):
     """How a peer left."""
 
     END_OF_STREAM = enum.auto()
-    """It sends no more. It may still read."""
+    """It ended its stream. It may still read."""
     RESET = enum.auto()
-    """Nothing that is sent reaches it."""
+    """Data sent to it does not arrive."""
 
 
 class HangUpWatch:

@@ -1,4 +1,4 @@
-"""Bounds that connections share: how many there may be, how much may wait."""
+"""Limits shared by connections: their number, and the number of waiting requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.model import StartupError
 
 
 def addresses_of(host: str) -> Iterable[str]:
-    """Every address of a host name; an address itself, as sockets write it. Raises OSError."""
+    """Every address of a host name; for an address itself, its normalized form. Raises OSError."""
     return dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None))
 
 
@@ -64,17 +64,21 @@ class ConnectionLimits:
     def change(
         self, max_connections: int, max_per_host: int, by_listener: Mapping[str, int]
     ) -> None:
-        """Other limits for new connections. Open ones stay, also if they are too many now."""
+        """Set the limits for new connections. Open ones are kept, even if they exceed the
+        limits.
+        """
         self._max_connections = max_connections
         self._max_per_host = max_per_host
         self._max_by_listener = dict(by_listener)
 
     def change_overrides(self, overrides: Mapping[str, int]) -> None:
-        """Other exceptions for new connections, by address."""
+        """Set the overrides for new connections, by address."""
         self._overrides = dict(overrides)
 
     def admit(self, host: str, listener: str = "") -> str | None:
-        """Count a new connection in, or say which limit it breaks (then it is not counted)."""
+        """Count a new connection. If it exceeds a limit it is not counted, and the limit is
+        returned.
+        """
         if self.count >= self._max_connections:
             return f"max.connections={self._max_connections} reached"
         of_listener = self._by_listener.get(listener, 0)
@@ -105,8 +109,8 @@ class PipelineBudget:
     """`queued.max.requests`: requests in progress beyond the first of each connection, over all
     connections.
 
-    The first request of a connection is never refused, so no client waits for another's requests; a
-    connection that gets no place reads on when its own requests are answered.
+    The first request of a connection is never counted, so no client waits for requests of another;
+    a connection that exceeds the budget continues reading when its own requests are answered.
     """
 
     __slots__ = ("_limit", "used")
@@ -117,5 +121,5 @@ class PipelineBudget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no connection may start a further request while its own wait."""
+        """Whether no connection may start a further request while its own requests wait."""
         return self.used >= self._limit

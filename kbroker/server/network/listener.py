@@ -1,4 +1,4 @@
-"""A listening socket: bound early, so that its real port can be registered; open for clients once
+"""A listening socket: bound early, so that its real port can be registered; accepts clients once
 the broker serves.
 """
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 ANY_HOSTS = ("", "0.0.0.0", "::")
 
 Bind = Callable[[str, int, int, int], socket.socket]
-"""Makes a bound socket: host, port, and the sizes of its buffers in bytes, -1 for the system's own.
-Raises OSError.
+"""Creates a bound socket: host, port, and the sizes of its buffers in bytes, -1 for the system's
+default. Raises OSError.
 """
 
 
@@ -49,7 +49,7 @@ class BoundListener(msgspec.Struct, frozen=True):
 
 class ListenerServer:
     """One listener. backlog: `socket.listen.backlog.size`; buffer sizes in bytes, -1 for the
-    system's own.
+    system's default.
     """
 
     __slots__ = ("_backlog", "_server", "_socket", "bound")
@@ -66,7 +66,7 @@ class ListenerServer:
         receive_buffer_bytes: int = -1,
         bind: Bind | None = None,
     ) -> None:
-        """Bind. Raises StartupError if that is impossible."""
+        """Bind. Raises StartupError if the address cannot be bound."""
         self._backlog = backlog
         self._server: asyncio.Server | None = None
         try:
@@ -88,7 +88,7 @@ class ListenerServer:
             raise _startup_error(name, self.bound.host, self.bound.port, error) from error
 
     def close(self) -> None:
-        """Stop accepting; open connections stay. No effect the second time."""
+        """Stop accepting; open connections are kept. No effect the second time."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -96,7 +96,7 @@ class ListenerServer:
 
 
 def advertised_host(host: str) -> str:
-    """What to tell clients where advertised.listeners is not set: this machine's name if it
+    """The host for clients where advertised.listeners is not set: this machine's name if it
     resolves.
     """
     if host not in ANY_HOSTS:
@@ -112,11 +112,11 @@ def advertised_host(host: str) -> str:
 def bind_socket(
     host: str, port: int, send_buffer_bytes: int, receive_buffer_bytes: int
 ) -> socket.socket:
-    """A socket that listens at the address; see `Bind`."""
+    """A socket that is bound to the address; see `Bind`."""
     if host == "" and socket.has_dualstack_ipv6():
         family, address = socket.AF_INET6, "::"
     else:
-        # For a str Python imports the codec of international names, whose tables take 1 MB.
+        # With a str Python would import the IDNA codec, whose tables take 1 MB.
         name = host.encode("ascii") if host.isascii() else host
         found = socket.getaddrinfo(
             name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

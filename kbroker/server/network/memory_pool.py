@@ -1,5 +1,5 @@
-"""`kbroker.memory.limit.bytes`: accounts for the memory that clients make the broker hold. No I/O,
-no clock.
+"""`kbroker.memory.limit.bytes`: accounts for the memory that the broker holds on behalf of clients.
+No I/O, no clock.
 
 Accounted for: receive buffers beyond a connection's first few KiB, batches that wait for a worker,
 responses that the peer does not read, converted records, large fetches that wait, sessions. Not
@@ -38,8 +38,8 @@ PARKED_SHARE: Final = 1 / 8
 """Share of the limit that all waiting connections together may hold."""
 
 ANSWER_SHARE: Final = 1 / 8
-"""With more than this share charged, no further large response is begun. The rest of the limit is
-for the response that was begun last.
+"""Above this charged share, no further large response is started. The rest of the limit is for the
+response that was started last.
 """
 
 KEPT_SHARE: Final = 1 / 8
@@ -50,8 +50,8 @@ LENT_SHARE: Final = 3 / 8
 
 
 class Ticket:
-    """A place in a queue. count: bytes requested; then: called once they are taken; held: bytes
-    that the waiting connection holds already.
+    """An entry in a queue. count: bytes requested; then: called once they are taken; held: bytes
+    that the waiting connection already holds.
     """
 
     __slots__ = ("count", "held", "queue", "then")
@@ -114,7 +114,7 @@ class MemoryPool:
         self.contended = False
         """Whether any ticket waits."""
         self.waits = 0
-        """Number of waits since the start."""
+        """Number of tickets that had to wait since the start."""
         self.on_pressure: Callable[[], None] = lambda: None
         self._requests: deque[Ticket] = deque()
         self._answers: deque[Ticket] = deque()
@@ -128,7 +128,7 @@ class MemoryPool:
 
     @property
     def largest_request(self) -> int:
-        """The largest receive buffer, in bytes, that is certain to be granted in the end."""
+        """The largest receive buffer, in bytes, that is guaranteed to be granted eventually."""
         return int(self.limit * REQUEST_SHARE) - self.park_limit
 
     @property
@@ -160,7 +160,7 @@ class MemoryPool:
 
     def keep(self, count: int) -> bool:
         """Charge count bytes that outlive their request. Returns False, with nothing charged, if
-        they exceed the share or the limit.
+        that would exceed the share or the limit.
         """
         if self.kept + count > self.kept_limit or self.used + count > self.limit:
             return False
@@ -170,7 +170,7 @@ class MemoryPool:
 
     def lend(self, count: int) -> bool:
         """Like `keep`, but up to `lent_limit` while there is no memory pressure; the caller drops
-        what is `overdrawn` when pressure begins.
+        the `overdrawn` bytes when pressure begins.
         """
         share = self.kept_limit if self.is_short else self.lent_limit
         if self.kept + count > share or self.used + count > self.limit:
@@ -190,7 +190,9 @@ class MemoryPool:
         self.release(count)
 
     def take(self, count: int) -> bool:
-        """Take count bytes for a receive buffer, if they fit and no ticket for one waits."""
+        """Take count bytes for a receive buffer, if they fit and no ticket for another buffer
+        waits.
+        """
         if self._requests or not self._fits(count):
             return False
         self._take(count)
@@ -206,20 +208,20 @@ class MemoryPool:
         return not held or self.parked + held <= self.park_limit
 
     def wait(self, count: int, then: Callable[[], None], *, held: int = 0) -> Ticket:
-        """Queue up for `take`; then is called when the bytes are taken, perhaps before this
-        returns. held: bytes that the caller has already, see `may_park`.
+        """Queue for `take`; then is called when the bytes are taken, possibly before this returns.
+        held: bytes that the caller already has, see `may_park`.
         """
         self.parked += held
         return self._queue_up(Ticket(self._requests, then, count, held))
 
     def may_park_answer(self, held: int) -> bool:
-        """Whether a response with that many bytes charged already may wait."""
+        """Whether a response for which that many bytes are already charged may wait."""
         return self.parked_answers + held <= self.park_limit
 
     def wait_turn(self, then: Callable[[], None], *, light: bool = False, held: int = 0) -> Ticket:
-        """Wait until a large response may be begun; light: until the limit is not exceeded.
+        """Wait until a large response may be started; light: until the limit is not exceeded.
 
-        held: bytes charged for the response already, see `may_park_answer`.
+        held: bytes already charged for the response, see `may_park_answer`.
         """
         self.parked_answers += held
         return self._queue_up(Ticket(self._light if light else self._answers, then, held=held))

@@ -1,4 +1,6 @@
-"""How long a connection starts no request, because its client is above a quota (KIP-219)."""
+"""Mutes a connection: it starts no request for a time, because its client exceeded a quota
+(KIP-219).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from collections.abc import Callable
 
 
 class Muting:
-    """Of one connection. on_over: called when the time is over; `is_muted` stays until `end`."""
+    """The muting of one connection. on_over: called when the time has passed; `is_muted` is kept
+    until `end`.
+    """
 
     __slots__ = ("_loop", "_on_over", "_timer", "_until", "is_muted")
 
@@ -19,7 +23,7 @@ class Muting:
         self.is_muted = False
 
     def begin(self, milliseconds: int) -> None:
-        """Mute for so long; a mute that lasts longer is not shortened."""
+        """Mute for that time; a longer mute in progress is not shortened."""
         until = self._loop.time() + milliseconds / 1000
         if self._on_over is None or (self.is_muted and until <= self._until):
             return

@@ -1,7 +1,7 @@
-"""Whether a range of a file is in the page cache, so that sendfile will not wait for a disk.
+"""Checks whether a range of a file is in the page cache, so that sendfile does not wait for a disk.
 
-Linux can count the pages of a range (cachestat, since 6.5); elsewhere its first and last byte are
-tried, which misses holes: the kernel takes single pages away from the middle of a file.
+Linux can count the cached pages of a range (cachestat, since 6.5); elsewhere the first and last
+byte are tested, which misses evicted pages in the middle.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from typing import Final
 
 _NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 _CACHESTAT: Final = 451
-"""Its number among system calls; the same on every architecture that Python names below."""
+"""Its system call number; the same on every architecture that is listed below."""
 
 _MACHINES: Final = frozenset({"x86_64", "aarch64", "armv7l", "riscv64", "ppc64le", "s390x"})
 
 PagesOf = Callable[[int, int, int], int]
-"""(descriptor, position, count) -> how many of the range's pages are cached; OSError."""
+"""(descriptor, position, count) -> how many of the range's pages are cached. Raises OSError."""
 
 
 def system_pages_of() -> PagesOf | None:
-    """The system's call, with buffers of its own, for one thread; None where it has none."""
+    """The system call, with its own buffers, for one thread; None where the system does not have
+    it.
+    """
     if sys.platform != "linux" or os.uname().machine not in _MACHINES:
         return None
     try:
         import ctypes
 
-        # PyDLL: the call never waits, so the interpreter's lock is not let go for it
+        # PyDLL: the call never blocks, so it need not release the interpreter's lock
         call = ctypes.PyDLL(None, use_errno=True).syscall
     except (ImportError, OSError, AttributeError):
         return None
@@ -58,8 +60,8 @@ class PageCache:
 
     @classmethod
     def of_system(cls) -> PageCache:
-        """With the system's call where it has one. Imports ctypes then (5 ms): not for the loop of
-        a node that serves.
+        """A page cache with the system call if available. Imports ctypes then (5 ms), so not for
+        the loop of a serving node.
         """
         return cls(system_pages_of())
 
@@ -70,7 +72,7 @@ class PageCache:
     def holds(self, fd: int, position: int, count: int) -> bool:
         """Whether all of the range is in memory; count > 0. True where the file system cannot tell.
 
-        Pages that are being read count as there, but for the last.
+        Pages that are being read count as cached, except the last.
         """
         last = position + count - 1
         if not _is_there(fd, last):
@@ -78,13 +80,13 @@ class PageCache:
         if self._pages_of is not None:
             try:
                 return self._pages_of(fd, position, count) >= self._pages(position, last)
-            except OSError:  # an older system, or one that does not let us ask
+            except OSError:  # an older system, or one that forbids the call
                 self._pages_of = None
         return _is_there(fd, position)
 
     def was_read(self, fd: int, position: int, count: int) -> None:
-        """The range was just read. Where no page of it is found after that, the file system keeps
-        them elsewhere, and counting tells nothing from now on.
+        """The range was just read. If none of its pages is cached after that, the file system
+        caches them elsewhere, and counting is useless from now on.
         """
         if self._pages_of is not None and count > 0:
             try:

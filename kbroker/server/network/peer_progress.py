@@ -1,10 +1,10 @@
-"""Whether a peer makes progress: looked at in the sweeps of its connection, without I/O or a clock.
+"""Decides whether a peer makes progress, from the sweeps of its connection; without I/O or a clock.
 
-What counts is that bytes move, not how long a request or a response takes. While other connections
-wait for memory, a request that has got its memory must come in, and responses must leave. Sweeps
-are about a second apart then, or more: a busy event loop reads less, for which the sender is not to
-blame, so the pace of a request is counted in sweeps. Between two of them the loop has read what was
-there.
+Progress means that bytes are transferred, independent of how long a request or response takes.
+While other connections wait for memory, a request that has its memory must be received, and
+responses must be sent. Sweeps are then about a second apart, or more: a busy event loop reads less,
+which is not the sender's fault, so the pace of a request is measured in sweeps. Between two of them
+the loop has read everything that had arrived.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from __future__ import annotations
 from typing import Final
 
 SWEEP_SECONDS: Final = 0.9
-"""A sweep that follows earlier than this does not count."""
+"""A sweep that follows sooner is ignored."""
 
 GRACE_SWEEPS: Final = 3
-"""A request may pause for so many sweeps."""
+"""A request may pause for this many sweeps."""
 
 MIN_BYTES_PER_SWEEP: Final = 64 * 1024
-"""The pace of a request after the first GRACE_SWEEPS."""
+"""The minimum pace of a request after the first GRACE_SWEEPS."""
 
 STUCK_SECONDS: Final = 30.0
-"""How long the responses of a connection may hold memory without moving."""
+"""How long the responses of a connection may hold memory without progress."""
 
 
 class PeerProgress:
-    """Of one connection."""
+    """The progress of one connection."""
 
     __slots__ = (
         "_idle_sweeps",
@@ -39,21 +39,23 @@ class PeerProgress:
 
     def __init__(self) -> None:
         self.request_sweeps = 0
-        """In which other connections waited, since the request got its memory."""
-        self._idle_sweeps = 0  # of these, the last ones in which nothing was received
-        self._received_bytes = -1  # of the request, at the last sweep
+        """The sweeps, since the request got its memory, in which other connections waited."""
+        self._idle_sweeps = 0  # the last of these, in which nothing was received
+        self._received_bytes = -1  # those of the request, at the last sweep
         self._request_swept = 0.0
-        self._others_wait = False  # for memory, at the last sweep
-        self._responses: object = None  # where the responses were at the last sweep
-        self._responses_since = 0.0  # since when they are there
+        self._others_wait = False  # whether others waited for memory at the last sweep
+        self._responses: object = None  # the position of the responses at the last sweep
+        self._responses_since = 0.0  # since when they have that position
 
     def request_begins(self) -> None:
-        """Its memory was just taken, or no other connection wants it."""
+        """The memory of the request was just taken, or no other connection waits for memory."""
         self.request_sweeps = self._idle_sweeps = 0
         self._received_bytes = -1
 
     def request_is_stalled(self, now: float, received_bytes: int) -> bool:
-        """Whether a request that is waited for comes in too slowly. received_bytes: of it."""
+        """Whether an incomplete request arrives too slowly. received_bytes: those of the
+        request.
+        """
         if now - self._request_swept < SWEEP_SECONDS:
             return False
         self._request_swept = now
@@ -65,9 +67,9 @@ class PeerProgress:
         return self._idle_sweeps >= GRACE_SWEEPS or received_bytes < due
 
     def responses_moved(self, now: float, position: object) -> bool:
-        """Whether responses have moved since the last sweep. position: where they are, in values
-        that never come back. It is kept until the next sweep that finds responses, so it must not
-        hold one: a weak reference does.
+        """Whether responses were sent since the last sweep. position: a value that changes with
+        each progress and never recurs. It is kept until the next sweep that finds responses, so it
+        must not reference one, except weakly.
         """
         if position == self._responses:
             return False
@@ -76,17 +78,19 @@ class PeerProgress:
         return True
 
     def no_contention(self) -> None:
-        """No other connection waits for memory, so this one has all the time."""
+        """No other connection waits for memory, so this one is not limited."""
         self.request_begins()
         self._others_wait = False
 
     def responses_are_stuck(self, now: float) -> bool:
-        """While other connections wait: whether the responses have not moved for long."""
+        """While other connections wait: whether no response was sent for a long time."""
         if not self._others_wait:
             self._others_wait = True
             self._responses_since = now
         return now - self._responses_since > STUCK_SECONDS
 
     def responses_may_wait(self, now: float) -> None:
-        """They hold little, or wait for the broker itself: their time is counted from here."""
+        """The responses hold little memory, or wait for the broker itself: their time starts
+        now.
+        """
         self._responses_since = now

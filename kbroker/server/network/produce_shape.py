@@ -1,8 +1,8 @@
-"""How many partitions a large Produce request names, before any of it is decoded.
+"""Counts the partitions of a large Produce request before it is decoded.
 
-Its bulk should be records, which stay where they were received. Named without records a partition
-is 6 bytes on the wire and some 300 as objects. Versions 0 to 13; not looked at: whether the request
-is a sound one, which the decoder says.
+Such a request should consist mainly of records, which stay in the receive buffer. A partition
+without records is 6 bytes on the wire and some 300 bytes as objects. Versions 0 to 13; the request
+is not validated, which the decoder does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.protocol.errors import MalformedRequest
 from kbroker.protocol.framing import decode_request_header
 
 PARTITION_BYTES: Final = 33
-"""Of a request of small fields, for each partition or topic that a Produce may name: what one is in
+"""Bytes of a request for each partition or topic that a Produce may have: the cost of one in
 Fetch.
 """
 
@@ -27,8 +27,8 @@ _UUID_BYTES: Final = 16
 
 
 def exceeds_partition_count(frame: memoryview, limit: int) -> bool:
-    """Whether a Produce request names more than limit topics and partitions. False too for bytes
-    that end before.
+    """Whether a Produce request has more than limit topics and partitions. Also False for truncated
+    bytes.
     """
     try:
         return _Walk(frame).exceeds_partition_count(limit)
@@ -70,12 +70,12 @@ class _Walk:
         return False
 
     def _skip(self, width: int) -> None:
-        """Over a string (2) or bytes (4)."""
+        """Skip a string (2) or bytes (4)."""
         count = self._length(width)
         self._position += max(count, 0)
 
     def _length(self, width: int) -> int:
-        """Of a string (2), of bytes or an array (4); -1 for null."""
+        """The length of a string (2), of bytes or an array (4); -1 for null."""
         position = self._position
         if self._is_flexible:
             count, self._position = read_unsigned_varint(self._frame, position)

@@ -1,6 +1,6 @@
-"""Whether a connection is read: back-pressure towards the client.
+"""Starts and stops reading from a connection: back-pressure towards the client.
 
-    reading -> paused (`pause`, the next turn of the loop goes on) -> reading
+    reading -> paused (`pause`, until the next turn of the loop) -> reading
     reading -> parked (`park`, something else must happen first) -> reading
 
 A parked connection is registered with `hang_ups`, since a socket that is not read reports no end of
@@ -16,9 +16,9 @@ from kbroker.server.network.hang_ups import HangUp, HangUpWatch
 
 
 class ReadGate:
-    """Of one connection. on_hang_up: called when the client leaves while the connection is parked.
-    is_reading: false while paused or parked. has_peer_ended: the client ended its stream while the
-    connection was parked.
+    """The gate of one connection. on_hang_up: called when the client leaves while the connection is
+    parked. is_reading: false while paused or parked. has_peer_ended: the client ended its stream
+    while the connection was parked.
     """
 
     __slots__ = (
@@ -39,7 +39,7 @@ class ReadGate:
         self._transport = transport
         self._hang_ups = hang_ups
         self._on_hang_up: Callable[[HangUp], None] | None = on_hang_up
-        self._watched_fd = -1  # while it is parked
+        self._watched_fd = -1  # the descriptor while parked
         self.is_reading = True
         self.has_peer_ended = False
 
@@ -50,24 +50,24 @@ class ReadGate:
             self._transport.pause_reading()
 
     def park(self) -> None:
-        """Stop reading until `resume`, and report a client that leaves meanwhile."""
+        """Stop reading until `resume`, and detect a client that leaves meanwhile."""
         self.pause()
         if self._watched_fd < 0 and not self._transport.is_closing():
             watched = self._transport.get_extra_info("socket")
-            if watched is None:  # no system tells of its peer
+            if watched is None:  # the system cannot report its peer
                 return
             self._watched_fd = watched.fileno()
             self._hang_ups.watch(self._watched_fd, self._hung_up)
 
     def resume(self) -> None:
-        """Read again. Has no effect on a connection that is read."""
+        """Start reading again. No effect on a connection that is read."""
         if not self.is_reading:
             self._unwatch()
             self.is_reading = True
             self._transport.resume_reading()
 
     def end(self) -> None:
-        """The client ended its stream: there is nothing more to read."""
+        """The client ended its stream: no more data follows."""
         self.is_reading = False
 
     def close(self) -> None:

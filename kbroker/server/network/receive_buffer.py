@@ -1,15 +1,14 @@
 """The receive buffer of one connection: bytes in, whole frames out. No socket, no asyncio.
 
-A frame is a 4-byte length and that many bytes. The buffer starts small and grows by itself up to
-`SMALL_BYTES`. What a larger frame needs (`needed_bytes`) its owner takes by `grow`, and keeps
-account of it. Large buffers are anonymous mappings, whose pages are there once bytes are in them:
-a promised length costs nothing, and what is given back goes to the system at once. The buffer gets
-small again: at once after a frame of more than `KEEP_BYTES`, when the owner wants it (`shrink`), at
-the next `trim` otherwise.
+A frame is a 4-byte length and that many bytes. The buffer starts small and grows automatically up
+to `SMALL_BYTES`. For a larger frame (`needed_bytes`) its owner calls `grow`, and accounts for the
+memory. Large buffers are anonymous mappings, whose pages are allocated when bytes are written: a
+declared length costs nothing, and released memory is returned to the system at once. The buffer is
+reduced again: at once after a frame of more than `KEEP_BYTES`, on request of the owner (`shrink`),
+and otherwise at the next `trim`.
 
-A frame is handed out as a writable view into the buffer. It and everything decoded from it without
-a copy is valid until the next call of any method here: the bytes behind it are then moved or
-overwritten.
+A frame is returned as a writable view into the buffer. The view and everything decoded from it
+without a copy are valid until the next call of any method: its bytes are then moved or overwritten.
 """
 
 from __future__ import annotations
@@ -24,34 +23,36 @@ INITIAL_BYTES: Final = 2048
 """Size of the receive buffer of an idle connection."""
 
 SMALL_BYTES: Final = 16 * 1024
-"""Up to here the buffer grows by itself."""
+"""The buffer grows automatically up to this size."""
 
 ASK_BYTES: Final = SMALL_BYTES // 2
-"""So much of a frame must be there before more room is asked for."""
+"""How much of a frame must have arrived before more memory is requested."""
 
 KEEP_BYTES: Final = 1 << 23
-"""A buffer up to this size survives between two frames, for the pages of a new one cost as much as
-what is copied into them; `trim` takes it back when recent frames were smaller.
+"""A buffer up to this size is kept between two frames, since allocating the pages of a new one
+costs as much as copying the data into them; `trim` reduces it when recent frames were smaller.
 """
 
 MAPPED_BYTES: Final = 128 * 1024
-"""Buffers from this size on are mappings of their own."""
+"""Buffers of this size or more are separate mappings."""
 
 SEVERAL_FRAMES_BYTES: Final = 128 * 1024
-"""Frames up to this size get room for two, so that a read brings more than one."""
+"""For frames up to this size the buffer has room for two, so that a read can receive more
+than one.
+"""
 
 LARGE_BYTES: Final = 2 * SEVERAL_FRAMES_BYTES
-"""In buffers beyond this size a read brings no more than `SEVERAL_FRAMES_BYTES` behind the frame at
-the front: who then has to wait for more room holds this while it does, see `memory_pool`.
+"""In buffers above this size a read receives at most `SEVERAL_FRAMES_BYTES` after the frame at the
+front: a connection that waits for more memory holds these bytes meanwhile, see `memory_pool`.
 """
 
 MIN_FREE_BYTES: Final = 512
-"""A read gets at least this much room, so that a nearly full buffer does not cost a system call per
-few bytes.
+"""A read has at least this much room, so that a nearly full buffer does not need a system call for
+every few bytes.
 """
 
 SPARE_BYTES: Final = 4096
-"""Room behind a large frame, for what follows it."""
+"""Room after a large frame, for the following frames."""
 
 LENGTH_BYTES: Final = 4
 _LENGTH: Final = struct.Struct(">i")
@@ -66,8 +67,8 @@ _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"
 
 
 class ReceiveBuffer:
-    """Collects frames. max_frame_bytes: `socket.request.max.bytes`, the largest length a frame may
-    state.
+    """Collects frames. max_frame_bytes: `socket.request.max.bytes`, the largest allowed frame
+    length.
     """
 
     __slots__ = (
@@ -90,29 +91,27 @@ class ReceiveBuffer:
         self._view = memoryview(self._data)
         self.capacity_bytes = INITIAL_BYTES
         self.front_bytes = 0
-        """Length of the frame that was found incomplete last, with its length field; else 0."""
+        """Length of the last incomplete frame, including its length field; 0 if there is none."""
         self.needed_bytes = 0
-        """The capacity that the frame at the front wants; 0 unless it is larger than what is
-        there.
-        """
-        self._start = 0  # of the first byte not yet handed out
-        self._end = 0  # of the received bytes
+        """The capacity for the frame at the front; 0 unless it exceeds the current one."""
+        self._start = 0  # the position of the first byte not yet returned
+        self._end = 0  # the end of the received bytes
         self._frames_seen = False
-        self._peak_bytes = 0  # the most that was needed at once since the last trim
-        self._high_bytes = 0  # how far this mapping was ever filled
+        self._peak_bytes = 0  # the most bytes needed at once since the last trim
+        self._high_bytes = 0  # how far this mapping was filled so far
 
     @property
     def held_bytes(self) -> int:
-        """The memory held now: of a mapping, what was ever filled."""
+        """The memory in use: for a mapping, the part that was ever filled."""
         return self.capacity_bytes if self.capacity_bytes < MAPPED_BYTES else self._high_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """Received and not yet handed out."""
+        """Received bytes that were not returned yet."""
         return self._end - self._start
 
     def writable(self) -> memoryview:
-        """Room for the next read, never empty. Report what was read with `received`."""
+        """Room for the next read, never empty. Call `received` after the read."""
         if self.capacity_bytes - self._end < MIN_FREE_BYTES:
             self._make_room()
         if self.capacity_bytes > LARGE_BYTES:
@@ -121,7 +120,7 @@ class ReceiveBuffer:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """count bytes were written at the start of what `writable` gave."""
+        """count bytes were written at the start of the last `writable`."""
         self._end += count
         if self._end > self._high_bytes:
             self._high_bytes = self._end
@@ -132,8 +131,8 @@ class ReceiveBuffer:
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its length, or None until there is one.
 
-        Raises MalformedRequest as soon as the length is there and is negative, above the limit, or
-        no length at all (TLS or HTTP on a plaintext port).
+        Raises MalformedRequest as soon as the length has arrived and is negative, above the limit,
+        or not a length (TLS or HTTP on a plaintext port).
         """
         start = self._start
         available = self._end - start
@@ -156,7 +155,7 @@ class ReceiveBuffer:
                 if available >= ASK_BYTES:
                     self._want(length + LENGTH_BYTES)
                 elif self.capacity_bytes > LARGE_BYTES:
-                    self._move_to(SMALL_BYTES)  # no more of it before there is room for all of it
+                    self._move_to(SMALL_BYTES)  # read no more of it before there is room for all
             return None
         self._frames_seen = True
         self.front_bytes = 0
@@ -164,7 +163,7 @@ class ReceiveBuffer:
         return self._view[body : self._start]
 
     def start_over(self) -> bool:
-        """Whether all received bytes were handed out, so that the next read has the whole
+        """Whether all received bytes were returned, so that the next read can use the whole
         buffer.
         """
         if self._start != self._end:
@@ -175,30 +174,30 @@ class ReceiveBuffer:
         return True
 
     def grow(self) -> None:
-        """Take the capacity that is needed."""
+        """Allocate the capacity that is needed."""
         if self.needed_bytes:
             self._move_to(self.needed_bytes)
 
     def close(self) -> None:
-        """Free the buffer; nothing is received after this."""
+        """Free the buffer; it must not be used after this."""
         self._start = self._end = 0
         self._move_to(0)
 
     def shrink(self) -> None:
-        """Have room for what is pending only."""
+        """Reduce the buffer to the pending bytes."""
         wanted = _power_of_two(self.pending_bytes + MIN_FREE_BYTES)
         if wanted < self.capacity_bytes:
             self._move_to(wanted)
 
     def next_api_key(self) -> int | None:
-        """Of the frame at the front, or None if its first bytes are not there yet."""
+        """The API key of the frame at the front, or None if it has not arrived yet."""
         at = self._start + LENGTH_BYTES
         if self._end - at < API_KEY_BYTES:
             return None
         return int.from_bytes(self._data[at : at + API_KEY_BYTES], "big", signed=True)
 
     def trim(self) -> None:
-        """Give memory back that recent frames did not need; to be called now and then between
+        """Release memory that recent frames did not need; to be called from time to time between
         frames.
         """
         wanted = _power_of_two(max(self._peak_bytes, self.front_bytes) + MIN_FREE_BYTES)
@@ -207,7 +206,7 @@ class ReceiveBuffer:
         self._peak_bytes = self._end - self._start
 
     def _want(self, frame_bytes: int) -> None:
-        """The frame at the front is larger than the buffer."""
+        """Request capacity: the frame at the front is larger than the buffer."""
         if frame_bytes <= SEVERAL_FRAMES_BYTES:
             wanted = _power_of_two(frame_bytes + MIN_FREE_BYTES)
             wanted = wanted * 2 if wanted > SMALL_BYTES else wanted
@@ -228,9 +227,7 @@ class ReceiveBuffer:
             self._start, self._end = 0, pending
 
     def _move_to(self, size: int) -> None:
-        """Copy into a new buffer. A view that is still in use keeps the old one alive and
-        unchanged.
-        """
+        """Copy into a new buffer. A view in use keeps the old one alive and unchanged."""
         pending = self._end - self._start
         data = _new_buffer(size)
         view = memoryview(data)
@@ -252,7 +249,7 @@ class ReceiveBuffer:
 
 
 def _power_of_two(size: int) -> int:
-    """The smallest from INITIAL_BYTES on that is at least size."""
+    """The smallest power of two times INITIAL_BYTES that is at least size."""
     result = INITIAL_BYTES
     while result < size:
         result *= 2

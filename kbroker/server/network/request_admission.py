@@ -1,9 +1,9 @@
-"""The requests of one connection and the memory they need: taken now, or waited for in turn.
+"""Takes the memory for the requests of one connection, now or after waiting in a queue.
 
-What a receive buffer holds beyond its first KiB is in the memory account, and while the account is
-nearly used up a request whose response may be large waits before it is started (docs/adr/0016). The
-neighbours are `memory_pool`, the account, `receive_buffer`, and `connection`, which stops reading
-while there is a ticket.
+The memory of a receive buffer beyond its first KiB is in the memory account, and while the account
+is nearly exhausted a request whose response may be large waits before it is started
+(docs/adr/0016). Neighbours: `memory_pool` is the account, `receive_buffer`, and `connection`, which
+stops reading while there is a ticket.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kbroker.server.requests import CloseConnection
 class RequestAdmission:
     """See the module docstring.
 
-    go_on: called when the memory or the turn that was waited for is granted. small_responses: keys
-    of APIs, see `MemoryClass`. held_bytes: of the buffer, as taken from the account. ticket: set
-    while memory is waited for. may_pass: the next request has waited its turn.
+    go_on: called when the requested memory or turn is granted. small_responses: API keys, see
+    `MemoryClass`. held_bytes: those of the buffer that were taken from the account. ticket: set
+    while waiting for memory. may_pass: the next request has waited its turn.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class RequestAdmission:
         self.ticket: Ticket | None = None
 
     def give_back_unused(self) -> None:
-        """Give back what the buffer has shrunk by."""
+        """Return the memory by which the buffer has shrunk."""
         capacity = self._buffer.capacity_bytes
         needed = capacity if capacity > SMALL_BYTES else 0
         if needed < self.held_bytes:
@@ -61,7 +61,7 @@ class RequestAdmission:
             self._memory.give_back(given)
 
     def requests_handled(self) -> None:
-        """The held bytes serve the next request; its pace is measured from now on."""
+        """The held bytes are for the next request; its pace is measured from now on."""
         if (
             self._memory.contended
             or self._progress.request_sweeps
@@ -71,18 +71,18 @@ class RequestAdmission:
             self.give_back_unused()
 
     def shrink(self) -> None:
-        """Between two requests, while others wait: keep no buffer, and queue up for the next."""
+        """Between two requests, while others wait: keep no buffer, and queue for the next one."""
         self._buffer.shrink()
         self.give_back_unused()
 
     def give_back(self) -> None:
-        """Memory pressure begins: keep nothing for speed only."""
+        """Memory pressure begins: release memory that is kept only for speed."""
         if self.held_bytes and self.ticket is None and not self._buffer.pending_bytes:
             self.shrink()
 
     def may_grow(self) -> bool:
-        """Let the request at the front have the buffer it needs, now or when it is its turn. Raises
-        CloseConnection if it may not even wait.
+        """Let the request at the front have the buffer that it needs, now or after waiting. Raises
+        CloseConnection if it must not even wait.
         """
         buffer, memory = self._buffer, self._memory
         self.give_back_unused()
@@ -101,8 +101,8 @@ class RequestAdmission:
         return True
 
     def must_queue_up(self) -> bool:
-        """Whether the request at the front must wait because memory is nearly used up. One that has
-        its memory already never does: it gives it back when it is handled.
+        """Whether the request at the front must wait because memory is nearly exhausted. A request
+        that already has its memory never waits: it returns the memory when it is handled.
         """
         memory = self._memory
         if self.may_pass or self.held_bytes or not memory.is_pressed:
@@ -116,16 +116,16 @@ class RequestAdmission:
         return True
 
     def leave(self) -> None:
-        """The connection is closed: wait for nothing, and hold nothing."""
+        """The connection is closed: stop waiting, and release all memory."""
         if self.ticket is not None:
             ticket, self.ticket = self.ticket, None
             self._memory.withdraw(ticket)
         held, self.held_bytes = self.held_bytes, 0
         self._memory.give_back(held)
-        self._go_on = _nothing  # no reference cycle with the connection is left
+        self._go_on = _nothing  # leaves no reference cycle with the connection
 
     def _grow(self) -> None:
-        """The memory for it is taken."""
+        """Grow the buffer: its memory was taken."""
         self.held_bytes = self._buffer.needed_bytes
         self._progress.request_begins()
         self._buffer.grow()
@@ -136,7 +136,7 @@ class RequestAdmission:
     def _queue_up(
         self, wait: Callable[[Callable[[], None]], Ticket], then: Callable[[], None]
     ) -> None:
-        """Wait, then go on; `ticket` is None afterwards if that was for a moment only."""
+        """Wait, then continue; `ticket` is None afterwards if the wait has already ended."""
         is_served = False
 
         def served() -> None:
@@ -152,4 +152,4 @@ class RequestAdmission:
 
 
 def _nothing() -> None:
-    """The connection is closed."""
+    """Replaces `go_on` after the connection is closed."""

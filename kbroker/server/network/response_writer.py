@@ -1,13 +1,13 @@
 """The sending half of one connection: parts in order, file ranges by sendfile where the socket
 allows it.
 
-Bytes go through the transport, whose high-water mark is 0: "paused" means that not everything is
-with the kernel yet, and then nothing more is given to it. File ranges (`FileSlice`) go from the
-page cache to the socket with `os.sendfile`, on a duplicate of the descriptor, and only while the
-transport holds nothing; where that is impossible (TLS, no sendfile on this system, no descriptor
-left) they are read in chunks and written like bytes. What is not in the page cache is read off the
-loop first (docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that
-one reader does not starve others.
+Bytes are written to the transport, whose high-water mark is 0: "paused" means that some bytes are
+not in the kernel yet, and then nothing more is written to it. File ranges (`FileSlice`) are sent
+from the page cache to the socket with `os.sendfile`, on a duplicate of the descriptor, and only
+while the transport's buffer is empty; where that is impossible (TLS, no sendfile on this system, no
+free descriptor) they are read in chunks and written like bytes. Ranges that are not in the page
+cache are first read off the loop (docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per
+connection, so that one reader does not starve others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kbroker.server.network.page_cache import PageCache
 CHUNK_BYTES: Final = 256 * 1024
 TURN_BYTES: Final = 1 << 20
 JOIN_BYTES: Final = 64 * 1024
-"""Neighbouring byte parts are joined into one write up to this size."""
+"""Adjacent byte parts are joined into one write up to this size."""
 
 _MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 
@@ -56,13 +56,13 @@ _BINARY: Final = (bytes, bytearray, memoryview)
 
 
 def held_bytes_of(parts: Iterable[Part]) -> int:
-    """Bytes of these parts that are in memory; a file range holds none."""
+    """How many bytes of these parts are in memory; a file range counts as none."""
     return sum(len(part) for part in parts if isinstance(part, _BINARY))
 
 
 class ResponseWriter:
-    """Sends parts in the order given. on_idle is called when everything has left after `write` had
-    to wait, on_buffered when a part of a file range is in memory, because sendfile is impossible.
+    """Sends parts in order. on_idle is called when everything was sent after `write` had to wait,
+    on_buffered when a part of a file range is in memory, because sendfile is impossible.
     """
 
     __slots__ = (
@@ -108,13 +108,13 @@ class ResponseWriter:
         self._on_error = on_error
         self._on_buffered = on_buffered
         self._parts: deque[Part] = deque()
-        self._offset = 0  # how much of a file range at the front is sent
+        self._offset = 0  # the sent part of the file range at the front
         self._paused = False
-        self._waiting = False  # for the socket, the disk or our next turn
-        self._is_full = False  # the socket: what `_waiting` is for
-        self._watching = False  # the loop tells us when the socket takes more
-        self._warm_until = 0  # up to here the range at the front is known to be in the page cache
-        self._waits = 0  # how often everything has left after it had to wait
+        self._waiting = False  # waiting for the socket, the disk or the next turn
+        self._is_full = False  # the socket is full, the reason for `_waiting`
+        self._watching = False  # the loop calls back when the socket is writable
+        self._warm_until = 0  # the range at the front is known to be cached up to here
+        self._waits = 0  # how often everything was sent after a wait
         self._closed = False
         self._socket: socket.socket | None = None
         self.use_sendfile = (
@@ -124,7 +124,7 @@ class ResponseWriter:
 
     @property
     def idle(self) -> bool:
-        """Everything is with the kernel: the moment to render the next response."""
+        """Whether everything is in the kernel, so that the next response can be rendered."""
         return not self._parts and not self._paused
 
     @property
@@ -135,13 +135,13 @@ class ResponseWriter:
 
     @property
     def waits_for_us(self) -> bool:
-        """Whether sending waits for the disk or for the next turn, and not for the peer."""
+        """Whether sending waits for the disk or the next turn, not for the peer."""
         return self._waiting and not self._is_full
 
     @property
     def position(self) -> tuple[int, ...]:
-        """How far sending has come: a value that changes whenever the peer takes something, and
-        never comes back. For sweeps: it costs a system call.
+        """The progress of sending: a value that changes whenever the peer receives data, and never
+        recurs. For sweeps, since it costs a system call.
         """
         buffered: int = self._transport.get_write_buffer_size()
         return (self._waits, len(self._parts), self._offset, buffered, self._unacknowledged_bytes())
@@ -169,7 +169,7 @@ class ResponseWriter:
     def close(self) -> None:
         """Drop the remaining parts and close the descriptor. No effect the second time."""
         self._closed = True
-        # no reference cycle with the connection is left
+        # leaves no reference cycle with the connection
         self._on_idle = self._on_error = self._on_buffered = _nothing
         self._parts.clear()
         if self._socket is not None:
@@ -219,7 +219,7 @@ class ResponseWriter:
                 return
 
     def _send_bytes(self) -> int:
-        """Give the byte parts at the front to the transport (or to the socket if a file range
+        """Write the byte parts at the front to the transport (or to the socket if a file range
         follows them).
         """
         chunk: list[bytes | bytearray | memoryview] = []
@@ -271,7 +271,7 @@ class ResponseWriter:
                 self._wait_writable(direct)
                 return 0
             except OSError as error:
-                if error.errno == errno.EIO:  # not the socket's: reading says which file
+                if error.errno == errno.EIO:  # not from the socket: reading tells the file
                     part.read(self._offset, count)
                 raise
         if sent == 0:
@@ -280,7 +280,7 @@ class ResponseWriter:
         if self._offset >= part.size:
             self._finish_file()
         elif sent < count and direct is not None:
-            self._wait_writable(direct)  # full: no call to be told so
+            self._wait_writable(direct)  # full: saves a call that would fail
         return sent
 
     def _finish_file(self) -> None:
@@ -289,13 +289,13 @@ class ResponseWriter:
         self._warm_until = 0
 
     def _is_warm(self, part: FileRange, count: int) -> bool:
-        """Whether the next count bytes can be had without waiting for a disk; if not, they are
-        being read in a thread.
+        """Whether the next count bytes can be read without waiting for a disk; if not, a thread
+        reads them.
         """
         end = self._offset + count
         if end <= self._warm_until or self._executor is None:
             return True
-        begin = max(self._offset, self._warm_until)  # what is before that was looked at
+        begin = max(self._offset, self._warm_until)  # earlier bytes were checked
         if self._page_cache.holds(part.fileno(), part.position + begin, end - begin):
             self._warm_until = end
             return True
@@ -308,7 +308,7 @@ class ResponseWriter:
         self._waiting = False
         if done.cancelled():
             return
-        error = done.exception()  # else its destructor would report that nothing asked for it
+        error = done.exception()  # otherwise its destructor would report an unretrieved exception
         if self._closed:
             return
         if isinstance(error, Exception):
@@ -320,7 +320,7 @@ class ResponseWriter:
         self._go_on()
 
     def _direct_socket(self) -> socket.socket | None:
-        """The connection's socket for our own calls, or None where they are not possible now."""
+        """A socket of the connection for direct calls, or None where these are not possible now."""
         if (
             not self.use_sendfile
             or self._transport.is_closing()
@@ -336,7 +336,7 @@ class ResponseWriter:
         return self._socket
 
     def _duplicate(self, fd: int) -> socket.socket | None:
-        """A socket of our own, or None if there is no descriptor for it."""
+        """A duplicate socket, or None if there is no free descriptor."""
         if not self._descriptors.take():
             return None
         try:
@@ -356,8 +356,8 @@ class ResponseWriter:
             self._loop.add_writer(direct.fileno(), self._writable)
 
     def _writable(self) -> None:
-        """The socket takes more. It stays watched if it is full again at once, as in a long answer:
-        to watch anew costs two system calls.
+        """The socket is writable. It stays watched if it is full again at once, as during a long
+        response: watching it again costs two system calls.
         """
         self._waiting = self._is_full = False
         self._go_on()

@@ -1,6 +1,6 @@
 """The responses of one connection: sent in the order of the requests, charged while they wait.
 
-A response leaves once all earlier ones are with the kernel; later ones wait in `answer_queue`, and
+A response is sent once all earlier ones are in the kernel; later ones wait in `answer_queue`;
 `response_writer` sends. The neighbour `connection` starts no request while `must_wait`.
 """
 
@@ -19,29 +19,29 @@ from kbroker.server.requests import CloseConnection, LargePendingResponse, Pendi
 logger = logging.getLogger(__name__)
 
 MAX_PIPELINED: Final = 100
-"""Requests of one connection that may wait for their response."""
+"""How many requests of one connection may wait for their response."""
 
 RENDER_BYTES: Final = 64 * 1024
-"""Responses that are ready together leave in one write up to this size."""
+"""Ready responses are joined into one write up to this size."""
 
 
 class ResponsesOwner(Protocol):
-    """What `Responses` needs of its connection."""
+    """The part of a connection that `Responses` needs."""
 
     def responses_sent(self) -> None:
-        """All responses that are ready were given to the writer, as far as the client reads."""
+        """All ready responses were passed to the writer, as far as the client reads."""
         ...
 
     def client_read(self) -> None:
-        """The client took what the writer held."""
+        """The client read data that the writer held."""
         ...
 
     def refuse(self, reason: str) -> None:
-        """The request may not be answered: close the connection, and log the reason."""
+        """The request must not be answered: close the connection, and log the reason."""
         ...
 
     def sending_failed(self, error: Exception) -> None:
-        """The writer cannot go on: close the connection."""
+        """The writer failed: close the connection."""
         ...
 
     def abort(self) -> None:
@@ -52,8 +52,8 @@ class ResponsesOwner(Protocol):
 class Responses:
     """See the module docstring.
 
-    queue: the responses that have not left, in order. writer: sends those that were rendered.
-    charged_bytes: what the client does not take, as charged to the memory account.
+    queue: the unsent responses, in order. writer: sends rendered responses. charged_bytes: unread
+    responses, as charged to the memory account.
     """
 
     __slots__ = ("_flush_planned", "_owner", "_shared", "charged_bytes", "queue", "writer")
@@ -79,16 +79,16 @@ class Responses:
 
     @property
     def outstanding(self) -> int:
-        """Requests whose response has not left."""
+        """Requests whose response was not sent."""
         return len(self.queue) + (not self.writer.idle)
 
     @property
     def held_bytes(self) -> int:
-        """Memory of responses that the client has not taken, or that wait for earlier ones."""
+        """Memory of responses that the client has not read, or that wait for earlier ones."""
         return self.charged_bytes + self.queue.held_bytes
 
     def must_wait(self) -> bool:
-        """Whether no further request may start; only asked while responses wait."""
+        """Whether no further request may start; only called while responses wait."""
         queue = self.queue
         return (
             len(queue) >= MAX_PIPELINED
@@ -104,7 +104,7 @@ class Responses:
         )
 
     def add(self, pending: PendingResponse) -> None:
-        """Queue the response to the newest request, which may still be waited for."""
+        """Queue the response to the newest request, which may not be resolved yet."""
         queue = self.queue
         queue.append(pending)
         if len(queue) > 1:
@@ -117,7 +117,9 @@ class Responses:
             )
 
     def flush(self) -> None:
-        """Send what is ready and in order, unless earlier bytes still wait for the client."""
+        """Send the ready responses that are next in order, unless earlier bytes still wait for the
+        client.
+        """
         owner = self._owner
         if owner is None:
             return
@@ -148,15 +150,15 @@ class Responses:
             owner.refuse(str(error))
             return
         except Exception:
-            owner.abort()  # in a planned turn nothing else would, and the client would wait forever
+            owner.abort()  # in a scheduled turn no caller does it: the client would wait forever
             raise
         if queue.accounted:
             queue.account()
         owner.responses_sent()
 
     def close(self) -> None:
-        """The connection is closed: cancel what is waited for, and release the memory."""
-        self._owner = None  # no reference cycle is left
+        """The connection is closed: cancel waiting requests, and release the memory."""
+        self._owner = None  # leaves no reference cycle
         self.writer.close()
         self.queue.abandon()
         left, self.charged_bytes = self.charged_bytes, 0
@@ -169,7 +171,7 @@ class Responses:
         pending.deferred = None
         self.queue.unresolved -= 1
         if not self._flush_planned:
-            # Not at once: this is called in the middle of another request.
+            # Not at once: this may be called while another request is handled.
             self._flush_planned = True
             self._shared.loop.call_soon(self._planned_flush)
 
@@ -178,13 +180,13 @@ class Responses:
         self.flush()
 
     def _drained(self) -> None:
-        """The writer has room again."""
+        """The writer has sent everything."""
         if self._owner is not None:
             self._owner.client_read()
             self.flush()
 
     def _charge(self) -> None:
-        """Account for what the client has not taken."""
+        """Account for data that the client has not read."""
         left = 0 if self.writer.idle else self.writer.held_bytes
         change, self.charged_bytes = left - self.charged_bytes, left
         if change > 0:

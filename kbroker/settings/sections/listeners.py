@@ -11,7 +11,7 @@ import msgspec
 from kbroker.settings.tables.keys import ConfigError
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Kafka's names. A listener may use those of SERVED_PROTOCOLS."""
+"""Kafka's protocol names. A listener may use those of SERVED_PROTOCOLS."""
 
 SERVED_PROTOCOLS: Final = frozenset({"PLAINTEXT"})
 
@@ -60,7 +60,7 @@ def parse_protocol_map(text: str, controllers: Sequence[str], explicit: bool) ->
 def parse_listeners(
     key: str, items: Sequence[str], protocols: Mapping[str, str], controllers: Sequence[str]
 ) -> tuple[Listener, ...]:
-    """The items of `listeners` or `advertised.listeners` to values. Raises ConfigError."""
+    """Parse the items of `listeners` or `advertised.listeners`. Raises ConfigError."""
     listeners: list[Listener] = []
     text = ",".join(items)
     for item in items:
@@ -114,8 +114,8 @@ def check_advertised(advertised: Sequence[Listener], listeners: Sequence[Listene
 def check_served(
     listeners: Sequence[Listener], controllers: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Refuse what would leave data unprotected: a listener whose protocol is not served.
-    controllers: the controller listeners' names and protocols, which a broker connects to.
+    """Reject a listener whose protocol is not supported, since its data would be unprotected.
+    controllers: names and protocols of the controller listeners to which a broker connects.
     """
     for listener in listeners:
         if listener.security_protocol not in SERVED_PROTOCOLS:

@@ -1,4 +1,4 @@
-"""`QuorumConfig`: the `controller.quorum.*` settings: who the voters are, and how patient they are.
+"""`QuorumConfig`: the `controller.quorum.*` settings: voters and timeouts.
 
 The rules between these keys and `process.roles` are in `roles`.
 """
@@ -31,7 +31,7 @@ class QuorumVoter(NamedTuple):
 
 
 class QuorumSettings(Protocol):
-    """What is read of a BrokerConfig."""
+    """The part of BrokerConfig that is needed here."""
 
     @property
     def voters(self) -> tuple[QuorumVoter, ...]: ...
@@ -42,9 +42,9 @@ class QuorumSettings(Protocol):
 
 
 class QuorumConfig(msgspec.Struct, frozen=True):
-    """Of one node. voters: the static ones, none in a dynamic quorum (KIP-853). bootstrap_servers:
-    (host, port), asked for the leader while none is known. auto_join: a controller that is no voter
-    makes itself one. Times in ms, sizes in bytes.
+    """The settings of one node. voters: the static ones, none in a dynamic quorum (KIP-853).
+    bootstrap_servers: (host, port), used to find the leader while none is known. auto_join: a
+    controller that is not a voter adds itself. Times in ms, sizes in bytes.
     """
 
     voters: tuple[QuorumVoter, ...] = ()
@@ -78,8 +78,8 @@ class QuorumConfig(msgspec.Struct, frozen=True):
 
 
 def parse_voters(items: Sequence[str]) -> tuple[QuorumVoter, ...]:
-    """The entries of controller.quorum.voters. Raises ConfigError, also for an id that is named
-    twice, of which Kafka silently takes one.
+    """The entries of controller.quorum.voters. Raises ConfigError, also for a duplicate id, of
+    which Kafka silently uses one.
     """
     voters: dict[int, QuorumVoter] = {}
     text = ",".join(items)

@@ -1,9 +1,8 @@
-"""process.roles: which settings fit together on a controller, a broker, and a node that is both
-(`KafkaConfig.validateValues` of Kafka 4.3).
+"""process.roles: the valid combinations of settings on a controller, a broker, and a node that is
+both (`KafkaConfig.validateValues` of Kafka 4.3).
 
-Deviation: a node with both roles that names neither voters nor bootstrap servers is a cluster of
-its own, the quick start, and the only voter of a static quorum needs no controller listener; Kafka
-refuses both.
+Deviation: a node with both roles without voters and bootstrap servers is a single node (the quick
+start), and the only voter of a static quorum needs no controller listener; Kafka rejects both.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 class RoleSettings(Protocol):
-    """What the rules read of a BrokerConfig."""
+    """The part of BrokerConfig that the rules read."""
 
     @property
     def node_id(self) -> int: ...
@@ -51,8 +50,8 @@ class RoleSettings(Protocol):
 
 
 def forms_quorum_alone(config: RoleSettings) -> bool:
-    """Whether this node is the only voter there is, and no other node can become one unless the
-    settings change.
+    """Whether this node is the only voter, and no other node can become one without a change of
+    settings.
     """
     if CONTROLLER not in config.process_roles or config.bootstrap_servers:
         return False
@@ -69,8 +68,8 @@ def is_single_node(config: RoleSettings) -> bool:
 
 
 def check_roles(config: RoleSettings, protocols: Mapping[str, str]) -> None:
-    """Raises ConfigError for the first rule that is broken. protocols: security protocols by
-    listener name.
+    """Raises ConfigError for the first violated rule. protocols: security protocols by listener
+    name.
     """
     roles = set(config.process_roles)
     if not is_single_node(config):
@@ -96,7 +95,7 @@ def check_roles(config: RoleSettings, protocols: Mapping[str, str]) -> None:
 
 
 def role_warnings(config: RoleSettings) -> list[str]:
-    """Lines for combinations that are taken and do not do what they say."""
+    """Warnings for combinations that are accepted but without their apparent effect."""
     lines = []
     heartbeat, session = "broker.heartbeat.interval.ms", "broker.session.timeout.ms"
     interval_ms, timeout_ms = config.get_int(heartbeat), config.get_int(session)
@@ -212,10 +211,10 @@ def advertised_controllers(
     names: Sequence[str],
     own_voter: QuorumVoter | None,
 ) -> tuple[Listener, ...]:
-    """Where the other nodes reach this controller, in the order of controller.listener.names.
+    """The addresses of this controller for other nodes, in the order of controller.listener.names.
 
-    advertised: of advertised.listeners, which come first. own_voter: this node's entry of
-    controller.quorum.voters, which is used for the first listener if that is bound to every
+    advertised: the entries of advertised.listeners, which take precedence. own_voter: this node's
+    entry of controller.quorum.voters, used for the first listener if that is bound to every
     interface. A host "" is this machine's own name.
     """
     found: list[Listener] = []

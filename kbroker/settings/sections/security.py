@@ -1,4 +1,4 @@
-"""Security settings this version does not act on: a broker that has one of them does not start.
+"""Security settings that this version does not implement: a broker with one of them does not start.
 
 kbroker serves PLAINTEXT listeners without authentication and authorization. In Kafka the keys below
 decide who may connect and what a client may do; a broker that ignored them would be open to every
@@ -34,11 +34,11 @@ _LISTENER: Final = re.compile(r"listener\.name\.[^.]+\.(?:(?!ssl\.)[^.]+\.(?=sas
 """`listener.name.{listener}.{key}` and `listener.name.{listener}.{mechanism}.sasl.{rest}`."""
 
 _HARMLESS: Final[Mapping[str, str]] = {"allow.everyone.if.no.acl.found": "true"}
-"""Values without effect of the authorizer's keys, which are not in Kafka's own table."""
+"""Values of the authorizer's keys without effect; the keys are not in Kafka's own table."""
 
 
 def refuse_unserved(explicit: Mapping[str, str]) -> None:
-    """Raises ConfigError if a setting asks for authentication or authorization. The message names
+    """Raises ConfigError if a setting requires authentication or authorization. The message lists
     every such setting.
     """
     found = [name for name, value in explicit.items() if _promises_security(name, value)]

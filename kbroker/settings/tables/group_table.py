@@ -34,7 +34,7 @@ _GROUP_ROWS: Final = (
 )
 
 GROUP_KEYS: Final[Mapping[str, ConfigKey]] = {row.name: row for row in _GROUP_ROWS}
-"""Of consumer, share and streams groups, by name."""
+"""The configurations of consumer, share and streams groups, by name."""
 
 _CLIENT_METRICS_ROWS: Final = (
     K("interval.ms", INT, "300000"),
@@ -45,7 +45,7 @@ _CLIENT_METRICS_ROWS: Final = (
 CLIENT_METRICS_KEYS: Final[Mapping[str, ConfigKey]] = {
     row.name: row for row in _CLIENT_METRICS_ROWS
 }
-"""Of a client-metrics subscription (KIP-714), by name."""
+"""The configurations of a client-metrics subscription (KIP-714), by name."""
 
 
 GROUP_BROKER_KEYS: Final[Mapping[str, str]] = {
@@ -64,4 +64,4 @@ GROUP_BROKER_KEYS: Final[Mapping[str, str]] = {
     "streams.num.standby.replicas": "group.streams.num.standby.replicas",
     "streams.session.timeout.ms": "group.streams.session.timeout.ms",
 }
-"""Group key to the broker key that gives its default."""
+"""Group key to the broker key of its default."""

@@ -1,7 +1,7 @@
-"""What a configuration key is, and how text becomes a value, as in Kafka.
+"""Configuration keys, and the parsing of their values, as in Kafka.
 
-The tables (`table`, `topic_table`, `group_table`) are rows of `ConfigKey`. Validators stand there
-in the notation Kafka prints (`[1,...]`, `[compact, delete]`); `check` understands it. Errors carry
+The tables (`table`, `topic_table`, `group_table`) have rows of `ConfigKey`. Validators are in the
+notation that Kafka prints (`[1,...]`, `[compact, delete]`); `check` interprets it. Errors have
 Kafka's wording, which clients show.
 """
 
@@ -35,7 +35,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with the codes of DescribeConfigs."""
+    """The source of a value, with the codes of DescribeConfigs."""
 
     UNKNOWN = 0
     TOPIC_CONFIG = 1
@@ -49,7 +49,9 @@ class ConfigSource(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to, with the codes of DescribeConfigs and of ConfigRecord."""
+    """The type of the resource of a configuration, with the codes of DescribeConfigs and
+    ConfigRecord.
+    """
 
     UNKNOWN = 0
     TOPIC = 2
@@ -71,7 +73,7 @@ LOW: Final = "low"
 class ConfigKey(NamedTuple):
     """One row of a table.
 
-    default: as text, None for null. allowed: Kafka's notation of the validator, "" for anything.
+    default: as text, None for null. allowed: Kafka's notation of the validator, "" for any value.
     update_mode: READ_ONLY, PER_BROKER or CLUSTER, for broker keys. internal: hidden from
     DescribeConfigs unless it is set.
     """
@@ -121,12 +123,14 @@ NEVER_EMPTY: Final = frozenset(
         "process.roles",
     }
 )
-"""Lists that must have an item. (Kafka's notation does not tell; asked of its validators.)"""
+"""Lists that must not be empty. (Not visible in Kafka's notation, but checked by its
+validators.)
+"""
 
 _JAVA_DOUBLE: Final = re.compile(
     r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)"
 )
-"""What Double.parseDouble takes, but for hexadecimal ones."""
+"""The texts that Double.parseDouble accepts, except hexadecimal ones."""
 
 BY_DURATION: Final = "by_duration:"
 
@@ -138,7 +142,7 @@ _WHOLE_NUMBERS: Final[Mapping[ConfigType, int]] = {
 
 
 def parse(key: ConfigKey, text: str) -> Value:
-    """Text to value, checked. Blanks around it do not count. Raises ConfigError."""
+    """Parse and validate a value. Surrounding blanks are ignored. Raises ConfigError."""
     value = _parse_type(key, text.strip())
     check(key, value)
     return value
@@ -235,7 +239,7 @@ def _check_range(key: ConfigKey, value: int | float) -> None:
         if value != also and not (low <= value <= (high or 0)):
             reason = f"Value must be between {low:g} and {high:g} or equal to {also:g}"
             raise invalid(key.name, to_text(value), reason, describe_allowed(key))
-    elif value < low:  # NaN is not, in Kafka neither
+    elif value < low:  # false for NaN, as in Kafka
         reason = f"Value must be at least {_plain(low)}"
         raise invalid(key.name, to_text(value), reason, describe_allowed(key))
     elif high is not None and value > high:
@@ -315,7 +319,7 @@ def _is_replica_pair(text: str) -> bool:
 
 
 def describe_allowed(key: ConfigKey) -> str:
-    """The valid values of this key, in words for the user."""
+    """The valid values of this key, in words."""
     notation = key.allowed
     if key.type in _WHOLE_NUMBERS or key.type is ConfigType.DOUBLE:
         kind = "a number" if key.type is ConfigType.DOUBLE else "a whole number"

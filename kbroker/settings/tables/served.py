@@ -1,6 +1,7 @@
-"""Which broker configurations kbroker acts on, which it ignores without a warning, and its own.
+"""The broker configurations that kbroker implements, those it ignores without a warning, and its
+own.
 
-Next to `table`, which has them all. A key moves into SERVED_KEYS with the code that reads it.
+See `table` for all configurations. A key is added to SERVED_KEYS with the code that reads it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ SERVED_KEYS: Final = _words(
     unclean.leader.election.interval.ms
     """
 )
-"""Keys that change what kbroker does. Any other one set by hand is named in a warning at start."""
+"""Keys that kbroker implements. Any other key that is set is listed in a warning at start."""
 
 QUIET_KEYS: Final = _words(
     """
@@ -122,8 +123,9 @@ QUIET_KEYS: Final = _words(
     transaction.state.log.min.isr transaction.state.log.replication.factor
     """
 )
-"""Keys that mean nothing here (one process, one thread, and no buffer that a coordinator keeps for
-its next write), or nothing on a single node: no warning."""
+"""Keys without a meaning here (one process, one thread, no write buffer in coordinators), or
+without a meaning on a single node: no warning.
+"""
 
 OWN_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key
@@ -151,11 +153,12 @@ SINGLE_NODE_DEFAULTS: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.replication.factor": "1",
 }
-"""What replaces Kafka's defaults (2 and 3 copies) on a broker that is its whole cluster."""
+"""Replacements for Kafka's defaults (2 and 3 replicas) on a single node."""
 
 WITHOUT_FILE_DEFAULTS: Final[Mapping[str, str]] = {
     "listeners": "PLAINTEXT://localhost:9092",
     "log.dir": "./data",
 }
-"""What replaces Kafka's defaults (every interface, the temporary directory) on a broker that is
-started without a properties file."""
+"""Replacements for Kafka's defaults (every interface, the temporary directory) on a broker that is
+started without a properties file.
+"""

@@ -1,9 +1,9 @@
 """Every broker configuration of Kafka 4.3.1.
 
-One row: name, type, default, what is allowed, importance, update mode. Left out at the end of a
-row: READ_ONLY, then MEDIUM, then "anything goes". A test holds the rows against the facts of Kafka
-itself. The rows of logs, security and the group coordinator are in `log_table`, `security_table`
-and `group_coordinator_table`. The keys that kbroker serves are in `served`, topic keys in
+One row: name, type, default, allowed values, importance, update mode. May be omitted at the end of
+a row: READ_ONLY, then MEDIUM, then "any value". A test compares the rows with Kafka's own. The rows
+of logs, security and the group coordinator are in `log_table`, `security_table` and
+`group_coordinator_table`. The keys that kbroker serves are in `served`, topic keys in
 `topic_table`.
 """
 
@@ -278,7 +278,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = {
         (*GROUP_COORDINATOR_ROWS, *LOG_ROWS, *SECURITY_ROWS, *_OTHER_ROWS), key=lambda row: row.name
     )
 }
-"""By name, in alphabetical order."""
+"""The configurations by name, in alphabetical order."""
 
 DYNAMIC_ONLY_KEYS: Final[Mapping[str, ConfigKey]] = {
     row.name: row
@@ -309,4 +309,4 @@ DYNAMIC_ONLY_KEYS: Final[Mapping[str, ConfigKey]] = {
         ),
     )
 }
-"""Broker settings that can only be made while running."""
+"""Broker settings that can only be set dynamically."""

@@ -1,4 +1,4 @@
-"""Every topic configuration of Kafka 4.3.1, and the broker configurations that give the defaults.
+"""Every topic configuration of Kafka 4.3.1, and the broker configurations of their defaults.
 
 The broker's table is `table`; the typed form of these is `log_config.LogConfig`.
 """
@@ -66,7 +66,7 @@ _TOPIC_ROWS: Final = (
 )
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = {row.name: row for row in _TOPIC_ROWS}
-"""By name, in alphabetical order."""
+"""The configurations by name, in alphabetical order."""
 
 DESCRIBED_TOPIC_KEYS: Final = (
     *(
@@ -109,8 +109,8 @@ DESCRIBED_TOPIC_KEYS: Final = (
     ),
     TOPIC_KEYS["internal.segment.bytes"],
 )
-"""In the order of Kafka's DescribeConfigs, that of a hash map: `kafka-topics.sh --describe` prints
-it. An internal one is last.
+"""The order of Kafka's DescribeConfigs, which is that of a hash map: `kafka-topics.sh --describe`
+prints it. An internal one is last.
 """
 
 
@@ -157,7 +157,7 @@ TOPIC_BROKER_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""Topic key to the broker keys it falls back on, strongest first."""
+"""Topic key to the broker keys of its default, in order of precedence."""
 
 UNIT_MS: Final[Mapping[str, int]] = {
     "log.retention.minutes": 60_000,
@@ -165,4 +165,4 @@ UNIT_MS: Final[Mapping[str, int]] = {
     "log.roll.hours": 3_600_000,
     "log.roll.jitter.hours": 3_600_000,
 }
-"""Milliseconds per unit, for the broker keys that do not count in milliseconds."""
+"""Milliseconds per unit, for the broker keys whose unit is not milliseconds."""

@@ -8,8 +8,8 @@ from kbroker.settings.broker import BrokerConfig
 
 
 class GroupCoordinatorConfig(msgspec.Struct):
-    """Of one broker. Only the assignment intervals change while it runs. How the offsets topic is
-    created is in `metadata/internal_topics`.
+    """The settings of one broker. Only the assignment intervals change while it runs. The
+    properties of the offsets topic are in `metadata/internal_topics`.
     """
 
     offsets_topic_num_partitions: int = 50
@@ -49,7 +49,7 @@ class GroupCoordinatorConfig(msgspec.Struct):
         return self.offsets_retention_minutes * 60_000
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the broker runs."""
+        """Apply the settings that may change while the broker runs."""
         for kind in ("consumer", "share", "streams"):
             interval_ms = config.get_int(f"group.{kind}.assignment.interval.ms")
             setattr(self, f"group_{kind}_assignment_interval_ms", interval_ms)

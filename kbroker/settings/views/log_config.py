@@ -1,7 +1,7 @@
-"""`LogConfig`: the settings of one topic's logs, typed: its own over the broker's defaults.
+"""`LogConfig`: the typed settings of one topic's logs: its overrides and the broker's defaults.
 
-Which broker key gives which default is in `topic_table`; names and values are checked by
-`topic_configs`.
+`topic_table` maps topic keys to the broker keys of their defaults; `topic_configs` validates names
+and values.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from kbroker.settings.views.network import MEMORY_LIMIT
 logger = logging.getLogger(__name__)
 
 NEVER: Final = 2**63 - 1
-"""flush.messages by default."""
+"""The default of flush.messages."""
 
 NO_LOWER_BOUND_MS: Final = 1 << 60
-"""A message.timestamp.before.max.ms of this or more refuses no timestamp."""
+"""A message.timestamp.before.max.ms of this or more rejects no timestamp."""
 
 KNOWN_CONFIGS: Final = 1000
-"""How many different sets of overrides LogConfigs caches."""
+"""How many distinct sets of overrides LogConfigs caches."""
 
 MAX_UNPACKED_BYTES: Final = 128 * 1024 * 1024
 MIN_UNPACKED_BYTES: Final = 1024 * 1024
 UNPACKED_SHARE: Final = 5 / 64
-"""Of `kbroker.memory.limit.bytes`, what one batch may unpack to. A worker holds twice that at most
-while it makes a smaller batch of it, one worker at a time, and the loop once more where it looks
-for a time: with the list of what is unpacked a quarter of the limit.
+"""The share of `kbroker.memory.limit.bytes` to which one batch may decompress. A worker holds at
+most twice that while it recompresses a batch, one worker at a time, and the loop once more for a
+search by timestamp: together with the list of the decompressed pieces a quarter of the limit.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One topic's settings in force. -1 stands for no limit in retention_ms and retention_bytes.
+    """The effective settings of one topic. -1 means no limit in retention_ms and retention_bytes.
 
-    What follows from them and is asked for each batch is worked out once, at the end.
+    Values derived from them that are needed for each batch are computed once, at the end.
     """
 
     segment_bytes: int = 1 << 30
@@ -72,20 +72,20 @@ class LogConfig:
     validate_records: bool = False
     """kbroker.validate.records: decode every produced record, as Kafka does."""
     max_unpacked_bytes: int = 20_971_520
-    """Largest size to which a batch may unpack where its records are decoded."""
+    """The largest size to which a batch may decompress where its records are decoded."""
 
     compact: bool = field(init=False, repr=False, compare=False)
-    """Whether the latest record of each key is kept."""
+    """Whether compaction is enabled."""
     max_segment_ms: int = field(init=False, repr=False, compare=False)
-    """When a segment is rolled for its age: early enough that max.compaction.lag.ms holds."""
+    """The age at which a segment is rolled: early enough for max.compaction.lag.ms."""
     needs_records: bool = field(init=False, repr=False, compare=False)
-    """Whether batches may have to be unpacked when they are appended."""
+    """Whether batches may have to be decompressed when they are appended."""
     largest_plain_batch: int = field(init=False, repr=False, compare=False)
-    """Bytes of a batch that may go into the log as it comes; 0 where each needs more than that: its
-    records, another codec or time stamp, an fsync.
+    """The largest batch, in bytes, that may be appended without further processing; 0 if every
+    batch needs more: its records, another codec or timestamp, an fsync.
     """
     largest_coordinator_batch: int = field(init=False, repr=False, compare=False)
-    """The same for an uncompressed batch of a coordinator, whose records are not checked."""
+    """As above for an uncompressed batch of a coordinator, whose records are not checked."""
 
     def __post_init__(self) -> None:
         compact = "compact" in self.cleanup_policy
@@ -111,12 +111,14 @@ class LogConfig:
 
     @property
     def delete(self) -> bool:
-        """Whether old segments go by time and size."""
+        """Whether old segments are deleted by time and size."""
         return "delete" in self.cleanup_policy
 
     @classmethod
     def from_configs(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-        """The broker's defaults under the topic's overrides. Raises ConfigError for a bad value."""
+        """The broker's defaults with the topic's overrides. Raises ConfigError for an invalid
+        value.
+        """
         values: dict[str, Value] = {
             _field(name): topic_default(broker, name) for name in TOPIC_KEYS if _is_field(name)
         }
@@ -135,7 +137,7 @@ class LogConfig:
         values["max_unpacked_bytes"] = max_unpacked_bytes(broker.get_int(MEMORY_LIMIT))
         typed: dict[str, object] = dict(values)
         typed["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
-        return cls(**typed)  # type: ignore[arg-type]  # by name from the table, held by a test
+        return cls(**typed)  # type: ignore[arg-type]  # names are from the table, checked by a test
 
 
 class LogConfigs:
@@ -153,8 +155,8 @@ class LogConfigs:
         self._known.clear()
 
     def of(self, overrides: Mapping[str, str]) -> LogConfig:
-        """As LogConfig.from_configs. An invalid stored value (another version wrote it) is
-        logged and left out: it is one topic's fault, not a reason to stop.
+        """As LogConfig.from_configs. An invalid stored value (written by another version) is logged
+        and ignored: it affects one topic and must not stop the broker.
         """
         key = frozenset(overrides.items())
         config = self._known.get(key)
@@ -169,13 +171,15 @@ class LogConfigs:
             try:
                 return LogConfig.from_configs(self._broker, overrides)
             except ConfigError as error:
-                logger.error("%s; the broker's default holds for this topic", error)
+                logger.error("%s; using the broker's default for this topic", error)
                 if overrides.pop(error.name, None) is None:
                     raise
 
 
 def max_unpacked_bytes(memory_limit_bytes: int) -> int:
-    """Bytes that one batch may unpack to under this `kbroker.memory.limit.bytes`."""
+    """The number of bytes to which one batch may decompress under this
+    `kbroker.memory.limit.bytes`.
+    """
     share = int(memory_limit_bytes * UNPACKED_SHARE)
     return min(MAX_UNPACKED_BYTES, max(share, MIN_UNPACKED_BYTES))
 

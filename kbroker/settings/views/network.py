@@ -18,25 +18,25 @@ SEARCH_LIMIT: Final = "kbroker.list.offsets.max.bytes"
 RESPONSE_LIMIT: Final = "kbroker.response.max.bytes"
 POOL_SHARE: Final = 21 / 32
 """The share of the limit for requests, responses and sessions (`server/network/memory_pool`). The
-rest is for what cannot wait: 1/4 for unpacking (`log_config.UNPACKED_SHARE`), 1/16 for keys of the
-cleaner, 1/32 for indexes of closed segments.
+rest is for memory that cannot wait: 1/4 for decompression (`log_config.UNPACKED_SHARE`), 1/16 for
+keys of the cleaner, 1/32 for indexes of closed segments.
 """
 
 MAP_SHARE: Final = 1 / 16
 INDEX_SHARE: Final = 1 / 32
 LIST_SHARE: Final = 1 / 64
-"""Of the limit, how large a request may be that is no Produce. All small fields, it takes up to 27
-times its bytes when it is decoded, handled and answered.
+"""The share of the limit that a request other than Produce may have. If it consists of small
+fields, decoding, handling and answering it takes up to 27 times its size.
 """
 
 MIN_LIST_BYTES: Final = 1024 * 1024
 FRAME_OVERHEAD_BYTES: Final = 256 * 1024
-"""Upper bound of a receive buffer's size above its largest frame."""
+"""The maximum size of a receive buffer above its largest frame."""
 
 
 class NetworkConfig(msgspec.Struct, frozen=True):
-    """Of one broker. A buffer size of -1 is the system's own; an idle time below 0 has no end;
-    queued_max_request_bytes: None for no limit but that of the memory.
+    """The settings of one broker. A buffer size of -1 means the system's default; an idle time
+    below 0 means no limit; queued_max_request_bytes: None for no limit except the memory limit.
     """
 
     socket_request_max_bytes: int = 104_857_600
@@ -55,7 +55,7 @@ class NetworkConfig(msgspec.Struct, frozen=True):
 
     @property
     def max_frame_bytes(self) -> int:
-        """The largest request that is taken in: a larger one would never get the memory it needs
+        """The largest request that is accepted: a larger one would never get its memory
         (`server/network/memory_pool`).
         """
         share = self.pool_bytes * 5 // 8 - FRAME_OVERHEAD_BYTES
@@ -63,7 +63,7 @@ class NetworkConfig(msgspec.Struct, frozen=True):
 
     @property
     def max_list_bytes(self) -> int:
-        """The largest request that is no bulk of records."""
+        """The largest request that does not consist mainly of records."""
         return max(MIN_LIST_BYTES, int(self.memory_limit_bytes * LIST_SHARE))
 
     @property
@@ -94,7 +94,7 @@ class NetworkConfig(msgspec.Struct, frozen=True):
 
 
 def limits_by_listener(config: BrokerConfig, name: str) -> dict[str, int]:
-    """`listener.name.<listener>.<name>` by listener, of those that have it. Raises ConfigError."""
+    """`listener.name.<listener>.<name>` by listener, for those that have it. Raises ConfigError."""
     found: dict[str, int] = {}
     for listener in (*config.listeners, *config.controller_listeners):
         value = config.of_listener(listener.name, name)

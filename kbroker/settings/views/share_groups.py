@@ -21,9 +21,7 @@ _GROUP_KEYS: Final[Mapping[str, str]] = {
 
 
 class ShareGroupConfig(msgspec.Struct, frozen=True):
-    """Of one broker, or with a group's own settings (`of_group`). The last three only a group
-    has.
-    """
+    """The settings of one broker, or of a group (`of_group`). Only a group has the last three."""
 
     group_share_record_lock_duration_ms: int = 30_000
     group_share_delivery_count_limit: int = 5
@@ -51,7 +49,7 @@ class ShareGroupConfig(msgspec.Struct, frozen=True):
         return cls(**values)  # type: ignore[arg-type]  # only fields that are numbers
 
     def of_group(self, configs: GroupConfigs, group_id: str) -> ShareGroupConfig:
-        """With the group's own settings in place of the broker's."""
+        """The settings with the group's overrides."""
         found = {
             field: value
             for name, field in _GROUP_KEYS.items()

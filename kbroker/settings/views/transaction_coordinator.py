@@ -8,7 +8,7 @@ from kbroker.settings.broker import BrokerConfig
 
 
 class TransactionCoordinatorConfig(msgspec.Struct, frozen=True):
-    """Of one broker."""
+    """The settings of one broker."""
 
     transaction_state_log_num_partitions: int = 50
     transaction_max_timeout_ms: int = 900_000

@@ -1,1 +1,3 @@
-"""What clients of a cluster did and saw, and a verdict on it: was an acknowledged record lost?"""
+"""The operations that clients of a cluster performed and observed, and checks of them: was an
+acknowledged record lost?
+"""

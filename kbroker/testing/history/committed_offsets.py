@@ -1,9 +1,9 @@
-"""The rules about offsets that groups commit: they never go back, and those of a transaction count
+"""Checks of committed offsets of groups: they never go back, and those of a transaction are visible
 if and only if it is committed.
 
-A fetch may find what a commit wrote that began before the fetch ended, unless a later commit was
-acknowledged between the two. A commit without an acknowledgement may be carried out at any time;
-once a fetch has found it, it is as good as acknowledged.
+A fetch may return the offset of a commit that began before the fetch ended, unless a later commit
+was acknowledged between the two. A commit without an acknowledgement may take effect at any time;
+once a fetch has returned its offset, it counts as acknowledged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.testing.history.operations import Ending, History, OffsetCommit, Of
 
 
 def check_committed_offsets(history: History) -> Iterator[str]:
-    """Each fetched offset is one that the group can have committed last."""
+    """Check that each fetched offset can be the last committed one of the group."""
     commits = defaultdict(list)
     for commit in history.commits:
         commits[commit.group, commit.partition].append(commit)
@@ -32,8 +32,8 @@ def check_committed_offsets(history: History) -> Iterator[str]:
 def _seen_ms(
     history: History, commits: Mapping[tuple[str, TopicPartition], Sequence[OffsetCommit]]
 ) -> dict[int, float]:
-    """When fetches had found commits, by the commits' ids. Of several commits of one offset, the
-    one that began first stands for the one that was found.
+    """When fetches had returned commits, by the commits' ids. Of several commits of one offset the
+    first is used.
     """
     first: dict[tuple[str, TopicPartition, int], OffsetCommit] = {}
     for (group, partition), all_commits in commits.items():
@@ -56,7 +56,7 @@ def _problem(
     commits: Sequence[OffsetCommit],
     seen_ms: Mapping[int, float],
 ) -> str | None:
-    """Why the fetch cannot have found its offset; None if it can."""
+    """Why the fetch cannot return its offset; None if it can."""
     acknowledged = [
         commit
         for commit in commits
@@ -84,7 +84,7 @@ def _problem(
 
 
 def _ended_ms(history: History, commit: OffsetCommit, fetch: OffsetFetch) -> float:
-    """From when on the fetch must find the commit, or a later one."""
+    """From when on the fetch must return the commit, or a later one."""
     if commit.transaction is None:
         return inf if commit.ended_ms is None else commit.ended_ms
     transaction = history.transactions[commit.transaction]

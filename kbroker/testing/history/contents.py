@@ -1,5 +1,5 @@
-"""The rules about the records that a cluster has in the end: nothing acknowledged is lost, nothing
-stands twice or out of order, transactions are all or nothing.
+"""Checks of the final records of a cluster: no acknowledged record is lost, none is duplicated or
+out of order, transactions are atomic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Contents = Mapping[TopicPartition, Sequence[StoredRecord]]
 
 
 def check_known(history: History, contents: Contents) -> Iterator[str]:
-    """Every stored record was sent, to this partition."""
+    """Check that every stored record was sent to this partition."""
     for partition, records in contents.items():
         for record in records:
             sent = history.sent.get(record.value)
@@ -34,8 +34,8 @@ def check_known(history: History, contents: Contents) -> Iterator[str]:
 
 
 def check_order(history: History, contents: Contents) -> Iterator[str]:
-    """The visible records of idempotent and transactional producers stand once, and in the order of
-    sending.
+    """Check that the visible records of idempotent and transactional producers are stored once and
+    in the order of sending.
     """
     for partition, records in contents.items():
         offsets: dict[bytes, int] = {}
@@ -64,7 +64,9 @@ def _turn(record: SentRecord) -> tuple[int, int]:
 
 
 def check_acknowledged(history: History, contents: Contents) -> Iterator[str]:
-    """What was acknowledged is in its partition, also if its transaction was aborted."""
+    """Check that every acknowledged record is in its partition, even if its transaction was
+    aborted.
+    """
     stored = {
         partition: {record.value for record in records} for partition, records in contents.items()
     }
@@ -78,14 +80,14 @@ def check_acknowledged(history: History, contents: Contents) -> Iterator[str]:
 
 
 def _was_deleted(history: History, partition: TopicPartition, offset: int | None) -> bool:
-    """Whether it may have been. offset: None if it is unknown."""
+    """Whether the record may have been deleted. offset: None if it is unknown."""
     below = history.deleted_below(partition)
     return below > 0 and (offset is None or offset < below)
 
 
 def check_transactions(history: History, contents: Contents) -> Iterator[str]:
-    """All records of a transaction are visible or none, over all partitions; it has ended; and it
-    ended as its producer was told.
+    """Check that all records of a transaction are visible or none, over all partitions; that it has
+    ended; and that it ended as its producer was told.
     """
     visible = visible_values(contents)
     left_open = Counter(
@@ -134,7 +136,7 @@ def _shown(history: History, value: bytes) -> str:
 
 
 def visible_values(contents: Contents) -> set[bytes]:
-    """The values that a read_committed reader sees."""
+    """The values that a read_committed reader gets."""
     return {
         record.value
         for records in contents.values()

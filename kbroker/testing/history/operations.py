@@ -1,8 +1,8 @@
-"""A history: the operations of clients of a cluster, and the logs of the replicas in the end.
+"""A history: the operations of clients of a cluster, and the final logs of the replicas.
 
-A client records what it is about to do before it does it, and the outcome once it knows that. An
-operation without an outcome may have been carried out, or may still be. Times are in ms on one
-clock for all clients. The rules that a history must keep are in `verdict`.
+A client records an operation before it starts it, and the outcome once that is known. An operation
+without an outcome may have been executed, or may still be. Times are in ms on one clock for all
+clients. `verdict` checks the history.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kbroker.model import TopicPartition
 
 
 class Guarantee(Enum):
-    """What the client library promises of the records of a producer."""
+    """The guarantee of the client library for the records of a producer."""
 
     AT_LEAST_ONCE = "at-least-once"
-    """An acknowledged record is there; a retry may store it twice, and out of order."""
+    """An acknowledged record is stored; a retry may store it twice, and out of order."""
     IDEMPOTENT = "idempotent"
-    """Once and in order, as long as the producer has one epoch."""
+    """Stored once and in order, as long as the producer has one epoch."""
     TRANSACTIONAL = "transactional"
-    """Once and in order, also over the epochs of one transactional id."""
+    """Stored once and in order, also across the epochs of one transactional id."""
 
 
 class Ending(Enum):
@@ -33,9 +33,9 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
-    """producer: the name of a client, or its transactional id. epoch: grows when the client begins
-    anew. sequence: grows with each record that the producer sends to the partition within an epoch.
-    value: no other record of the history has it. transaction: its name.
+    """producer: the name of a client, or its transactional id. epoch: incremented when the client
+    restarts. sequence: incremented with each record that the producer sends to the partition within
+    an epoch. value: unique in the history. transaction: its name.
     """
 
     producer: str
@@ -52,8 +52,8 @@ class SentRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """session: a time in which the reader reads the partition offset after offset, for instance as
-    long as its group does not rebalance. group: for which it reads. committed_only: with
+    """session: a time in which the reader reads the partition in offset order, for instance while
+    its group does not rebalance. group: the group for which it reads. committed_only: with
     isolation.level read_committed.
     """
 
@@ -68,8 +68,8 @@ class ReadRecord:
 
 @dataclass(slots=True)
 class OffsetCommit:
-    """ended_ms: None while it is not acknowledged. transaction: the offsets were sent to it, and
-    count if it is committed.
+    """ended_ms: None if it was not acknowledged. transaction: the transaction of the offsets, which
+    take effect if it is committed.
     """
 
     group: str
@@ -82,8 +82,8 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetch:
-    """offset: None where nothing was committed. requires_stable: the answer waited for transactions
-    that are about to be committed (KIP-447).
+    """offset: None if no offset was committed. requires_stable: the response waited for
+    transactions that are being committed (KIP-447).
     """
 
     group: str
@@ -96,18 +96,18 @@ class OffsetFetch:
 
 @dataclass(slots=True)
 class Transaction:
-    """ending: None if the producer does not know it."""
+    """ending: None if it is unknown to the producer."""
 
     name: str
     ending: Ending | None = None
     ended_ms: int | None = None
     values: list[bytes] = field(default_factory=list)
-    """Of the records that were sent in it."""
+    """The values of the records sent in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """batches: the bytes of the segments, in order. high_watermark: of the partition."""
+    """batches: the bytes of the segments, in order. high_watermark: that of the partition."""
 
     batches: bytes
     high_watermark: int
@@ -120,7 +120,7 @@ class History:
     sent: dict[bytes, SentRecord] = field(default_factory=dict)
     """By value, in the order of sending."""
     acknowledged: dict[bytes, int | None] = field(default_factory=dict)
-    """By value, the offset that the producer was told; None if it was told none."""
+    """By value, the acknowledged offset; None if the acknowledgement had none."""
     transactions: dict[str, Transaction] = field(default_factory=dict)
     reads: list[ReadRecord] = field(default_factory=list)
     commits: list[OffsetCommit] = field(default_factory=list)
@@ -131,29 +131,31 @@ class History:
     """By the name of the node, after everything has healed."""
 
     def send(self, record: SentRecord) -> None:
-        """A record is about to be sent. Raises ValueError if its value was sent before."""
+        """Record that a record is about to be sent. Raises ValueError if its value was sent
+        before.
+        """
         if self.sent.setdefault(record.value, record) is not record:
             raise ValueError(f"{record} was sent before")
         if record.transaction is not None:
             self.transactions[record.transaction].values.append(record.value)
 
     def acknowledge(self, value: bytes, offset: int | None) -> None:
-        """A producer was told that its record is stored."""
+        """Record that a record was acknowledged."""
         self.acknowledged[value] = offset
 
     def begin(self, transaction: str) -> None:
-        """A producer begins a transaction. The names are unique."""
+        """Record that a producer begins a transaction. The names are unique."""
         if transaction in self.transactions:
             raise ValueError(f"transaction {transaction} was begun before")
         self.transactions[transaction] = Transaction(transaction)
 
     def end(self, transaction: str, ending: Ending, ended_ms: int) -> None:
-        """A producer was told how its transaction ended."""
+        """Record the end of a transaction as its producer was told."""
         found = self.transactions[transaction]
         found.ending, found.ended_ms = ending, ended_ms
 
     def ending_of(self, transaction: str | None) -> Ending | None:
-        """None if that is not known, or there is no transaction."""
+        """None if it is unknown, or there is no transaction."""
         return None if transaction is None else self.transactions[transaction].ending
 
     def deleted_below(self, partition: TopicPartition) -> int:

@@ -1,5 +1,5 @@
-"""The rules about what readers saw: an offset holds one record for every reader at any time, a
-read_committed reader sees no aborted record, and no reader misses one.
+"""Checks of reads: an offset has the same record for every reader at any time, a read_committed
+reader gets no aborted record, and no reader misses a record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from kbroker.testing.history.stored import Fate
 
 
 def check_offsets(history: History, contents: Contents) -> Iterator[str]:
-    """An offset holds one record, for every reader, as its producer was told and in the end."""
+    """Check that an offset has the same record for every reader, for its producer, and in the final
+    logs.
+    """
     places: dict[tuple[TopicPartition, int], tuple[bytes, str]] = {
         (partition, record.offset): (record.value, "stored in the end")
         for partition, records in contents.items()
@@ -46,7 +48,9 @@ def check_offsets(history: History, contents: Contents) -> Iterator[str]:
 
 
 def check_reads(history: History, contents: Contents) -> Iterator[str]:
-    """What was read had been sent; within a session each read goes on where the last one ended."""
+    """Check that every record read was sent, and that within a session each read continues where
+    the last one ended.
+    """
     latest: dict[tuple[str, int, TopicPartition], ReadRecord] = {}
     visible = _VisibleOffsets(contents)
     for read in history.reads:
@@ -72,8 +76,8 @@ def check_reads(history: History, contents: Contents) -> Iterator[str]:
 
 
 def check_groups(history: History, contents: Contents) -> Iterator[str]:
-    """A group's committed offset passes no record that none of its members has read. Only of groups
-    that begin at the beginning and have reads in the history.
+    """Check that a group's committed offset passes no record that none of its members has read.
+    Only for groups that start at the earliest offset and have reads in the history.
     """
     read: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
     committed_only: dict[str, bool] = {}
@@ -99,7 +103,7 @@ def check_groups(history: History, contents: Contents) -> Iterator[str]:
 
 
 class _VisibleOffsets:
-    """The offsets of records, by what a reader may see."""
+    """The offsets of records, by their visibility to readers."""
 
     def __init__(self, contents: Contents) -> None:
         self._all = {
@@ -114,7 +118,7 @@ class _VisibleOffsets:
     def between(
         self, partition: TopicPartition, after: int, before: int, committed_only: bool
     ) -> list[int]:
-        """Of the records after one offset and before another."""
+        """The offsets of the visible records between two offsets, both exclusive."""
         offsets = (self._committed if committed_only else self._all).get(partition, [])
         begin = bisect_right(offsets, after)
         return offsets[begin : bisect_right(offsets, before - 1)]

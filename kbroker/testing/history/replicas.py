@@ -1,4 +1,4 @@
-"""Whether the replicas of a partition have the same bytes."""
+"""Checks that the replicas of a partition have the same bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kbroker.protocol.batches.batch_header import iter_batches
 
 
 def replica_difference(logs: Mapping[str, bytes], high_watermark: int) -> str | None:
-    """What is wrong with the logs, by node, if they have not the same bytes from the latest of
-    their first offsets up to the high watermark (exclusive); None if they have.
+    """Describes the difference of the logs, by node, if they do not have the same bytes from the
+    latest of their first offsets up to the high watermark (exclusive); None if they have.
     """
     start = common_start(logs)
     if start > high_watermark:
@@ -40,7 +40,7 @@ def common_start(logs: Mapping[str, bytes]) -> int:
 
 def between(log: bytes, start: int, end: int) -> bytes:
     """The bytes of the batches with offsets from start up to end (exclusive). log: whole batches,
-    and perhaps a part of one after them.
+    possibly followed by an incomplete one.
     """
     low, high = len(log), 0
     for position, header in iter_batches(log, partial_ok=True):
@@ -54,7 +54,7 @@ def _first_offset(log: bytes) -> int:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """The base offset of the first batch that is not the same."""
+    """The base offset of the first batch that differs."""
     batches = {
         header.base_offset: other[position : position + header.size_bytes]
         for position, header in iter_batches(other)

@@ -1,4 +1,4 @@
-"""The records in the log of a replica, and what became of the transactions that they belong to."""
+"""The records in the log of a replica, with the outcome of their transactions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kbroker.protocol.batches.records import iter_records
 
 
 class Fate(Enum):
-    """Whether a read_committed reader sees a record."""
+    """Whether a record is visible to a read_committed reader."""
 
     COMMITTED = "committed"
-    """Also of a record outside of any transaction."""
+    """Also for a record outside of any transaction."""
     ABORTED = "aborted"
     OPEN = "open"
-    """No marker follows that ends its transaction."""
+    """Its transaction has no marker yet."""
 
 
 @dataclass(slots=True)
 class StoredRecord:
-    """A record that is no control record."""
+    """A data record."""
 
     offset: int
     value: bytes
@@ -30,8 +30,8 @@ class StoredRecord:
 
 
 def stored_records(log: bytes, high_watermark: int) -> list[StoredRecord]:
-    """The records below the high watermark, by offset. log: whole batches, and perhaps a part of
-    one after them. Raises KafkaError for bytes that are no batches.
+    """The records below the high watermark, by offset. log: whole batches, possibly followed by an
+    incomplete one. Raises KafkaError for bytes that are no batches.
     """
     found: list[StoredRecord] = []
     open_records: dict[int, list[StoredRecord]] = {}

@@ -1,4 +1,4 @@
-"""All rules on one history."""
+"""Runs all checks on one history."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ValueOf = Callable[[bytes], bytes]
 
 
 def anomalies(history: History, *, value_of: ValueOf = bytes) -> list[str]:
-    """What is wrong with the history, a line for each anomaly; empty if nothing is. value_of: the
-    value, as the history has it, in the bytes of a stored record.
+    """The anomalies of the history, a line for each; empty if there are none. value_of: returns the
+    value in the history for the bytes of a stored record.
 
-    Only partitions whose replicas are in the history and were sent records are checked for lost
-    and missed records; replicas of other partitions are compared with each other.
+    Only partitions whose replicas are in the history and to which records were sent are checked for
+    lost and missed records; replicas of other partitions are compared with each other.
     """
     contents: dict[TopicPartition, list[StoredRecord]] = {}
     wrong = list(_replica_anomalies(history, contents, value_of))
@@ -49,7 +49,7 @@ def anomalies(history: History, *, value_of: ValueOf = bytes) -> list[str]:
 def _replica_anomalies(
     history: History, contents: dict[TopicPartition, list[StoredRecord]], value_of: ValueOf
 ) -> Iterator[str]:
-    """What is wrong with the replicas. contents: gets the records of each partition."""
+    """The anomalies of the replicas. contents: filled with the records of each partition."""
     topics = {record.partition.topic for record in history.sent.values()}
     for partition, replicas in history.replicas.items():
         high_watermark = max(replica.high_watermark for replica in replicas.values())

@@ -1,4 +1,6 @@
-"""Members of consumer groups (KIP-848) as clients behave: heartbeat, give back, take, rejoin."""
+"""Members of consumer groups (KIP-848) that behave like clients: heartbeat, revoke, get partitions,
+rejoin.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ def ask(world: World, **fields: Any) -> ConsumerGroupHeartbeatResponse:
 
 
 class Consumer:
-    """One client. owned: what it reads from, as (topic id, partition). unsure: it missed an answer
-    or was refused, and says all of itself again, as clients do, to be told all. stubborn: it gives
-    nothing back.
+    """One client. owned: the partitions that it reads, as (topic id, partition). unsure: it missed
+    a response or got an error, and sends a full heartbeat again, as clients do, to get a full
+    response. stubborn: it revokes nothing.
     """
 
     def __init__(self, world: World, member_id: str, **fields: Any) -> None:
@@ -126,7 +128,7 @@ class Consumer:
 
 
 def settle(world: World, consumers: list[Consumer], *, rounds: int = 30) -> None:
-    """Heartbeat until all have what they shall have."""
+    """Heartbeat until all members have reached their targets."""
     for _ in range(rounds):
         world.timers.advance(1_000)
         for consumer in consumers:

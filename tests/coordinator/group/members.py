@@ -1,4 +1,6 @@
-"""Classic group members as clients behave: join, assign if leader, heartbeat, rejoin when told."""
+"""Classic group members that behave like clients: join, assign if leader, heartbeat, rejoin when
+told.
+"""
 
 from __future__ import annotations
 
@@ -209,13 +211,13 @@ class ClientMember:
         return ErrorCode(response.members[0].error_code)
 
     def crash(self) -> None:
-        """Say and hear nothing any more."""
+        """Send and receive nothing any more."""
         self.crashed = True
         self.partitions = None
 
 
 def settle(world: World, members: list[ClientMember], *, rounds: int = 60) -> None:
-    """Let time pass with everybody polling, until all hold partitions of one generation."""
+    """Advance time while all members poll, until all own partitions of one generation."""
     for _ in range(rounds):
         world.timers.advance(1_000)
         for member in members:

@@ -1,5 +1,5 @@
-"""Members of streams groups (KIP-1071) as Kafka Streams behaves: heartbeat, give back, take,
-rejoin; and the topics its broker creates for them.
+"""Members of streams groups (KIP-1071) that behave like Kafka Streams: heartbeat, revoke, get
+tasks, rejoin; and the topics its broker creates for them.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def ask(world: World, **fields: Any) -> StreamsGroupHeartbeatResponse:
 
 
 class StreamsThread:
-    """One member. active, standby: the tasks it has. unsure: it missed an answer or was refused,
-    and says all of itself again. stubborn: it gives nothing back.
+    """One member. active, standby: the tasks it has. unsure: it missed a response or got an error,
+    and sends a full heartbeat again. stubborn: it revokes nothing.
     """
 
     def __init__(self, world: World, member_id: str, process_id: str = "", **fields: Any) -> None:
@@ -173,7 +173,7 @@ def _tasks(told: Any) -> set[Task]:
 
 
 def settle(world: World, threads: list[StreamsThread], *, rounds: int = 40) -> None:
-    """Heartbeat until all have what they shall have."""
+    """Heartbeat until all members have reached their targets."""
     for _ in range(rounds):
         world.timers.advance(1_000)
         for thread in threads:

@@ -1,5 +1,5 @@
-"""Somebody sets the wall clock, by a second or by days, forward or back: no member of any kind of
-group is given up for it, and nothing is assigned anew. (Classic groups: `classic/test_group`.)
+"""The wall clock is set, by a second or by days, forward or back: no member of any kind of group is
+removed because of it, and no partition is reassigned. (Classic groups: `classic/test_group`.)
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every configuration of a group at its extremes, with the broker's own bounds as wide as they go:
-members join, stay, fall silent and leave.
+"""Every configuration of a group at its extremes, with the widest bounds of the broker: members
+join, stay, stop sending and leave.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def streams(settings: dict[str, str]) -> None:
 def live(
     world: World, members: list[Consumer] | list[StreamsThread], *, silent_ms: str | None
 ) -> None:
-    """They poll as fast as any session asks for, then one is silent for as long as it may."""
+    """They poll as fast as any session requires, then one sends nothing for as long as allowed."""
     for _ in range(20):
         for member in members:
             member.poll()
             assert member.error in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), member.error
         world.timers.advance(1 if silent_ms else 1000)
     world.timers.advance(int(silent_ms or 45_000) + 1)
-    for _ in range(2):  # a member that was given up joins anew
+    for _ in range(2):  # a removed member joins again
         members[0].poll()
     assert members[0].error is ErrorCode.NONE
     members[0].leave()

@@ -1,6 +1,6 @@
-"""The same seed gives the same log, byte for byte, however Python hashes strings: decisions do not
-hang on the order of a set. What a simulation finds can be found again, and two brokers that see the
-same decide the same.
+"""The same seed gives the same log, byte for byte, with any hash seed of Python: decisions do not
+depend on the order of a set. Failures of a simulation are reproducible, and two brokers with the
+same input make the same decisions.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def owned(member: Any_Member) -> set[int]:
 
 
 def settle(world: World, *members: Any_Member) -> None:
-    """Poll until the partitions are shared by all, each with one."""
+    """Poll until the partitions are distributed over all members, each with one."""
     for _ in range(60):
         world.timers.advance(1_000)
         for member in members:
@@ -50,7 +50,7 @@ def settle(world: World, *members: Any_Member) -> None:
 
 
 def check(members: tuple[Any_Member, ...]) -> None:
-    """No partition is with two."""
+    """No partition belongs to two members."""
     seen: set[int] = set()
     for member in members:
         assert not seen & owned(member), "two owners"
@@ -107,8 +107,8 @@ class Hesitant(ClientMember):
 def test_a_member_that_has_only_an_id_joins_the_group_that_became_another(
     has_offsets: bool,
 ) -> None:
-    """Such a group is empty and gives way to whoever joins it, of either type; librdkafka does not
-    survive a refusal.
+    """Such a group is empty, and a joining member of either type may replace it; librdkafka does
+    not survive a refusal.
     """
     world = World()
     if has_offsets:  # then the group is there before the join, and has no record
@@ -282,7 +282,9 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None
 
 
 def test_a_static_member_changes_its_protocol_in_the_middle_of_a_rebalance() -> None:
-    """What the others had is not all there is: it is shared anew, though nobody new has come."""
+    """The members' assignments are not complete: all partitions are assigned again, although no
+    member is new.
+    """
     world = World()
     olds = [ClientMember(world, f"old{n}", group="g", instance_id=f"i{n}") for n in range(3)]
     settle(world, *olds)
@@ -473,7 +475,9 @@ def test_cooperative_members_keep_theirs_while_a_rebalance_starts_anew() -> None
 
 
 def test_the_last_consumer_comes_back_as_a_classic_member_before_it_got_its_share() -> None:
-    """The other one has not given back what the target says; a rebalance makes it."""
+    """The other member has not revoked the partitions outside of its target; a rebalance makes it
+    do so.
+    """
     world = World()
     slow = ClientMember(world, "slow", group="g")
     settle(world, slow)
@@ -504,7 +508,7 @@ def test_a_group_that_settled_after_its_change_loads_as_stable() -> None:
 
 
 def test_a_group_that_changes_without_a_rebalance_loads_as_stable() -> None:
-    """The last consumer, a static member, comes back as a classic one and has what it had."""
+    """The last consumer, a static member, returns as a classic one and keeps its partitions."""
     world = World()
     olds = [ClientMember(world, f"old{n}", group="g", instance_id=f"i{n}") for n in range(2)]
     settle(world, *olds)

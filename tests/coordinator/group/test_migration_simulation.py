@@ -30,8 +30,8 @@ Either = ClientMember | Consumer
 
 
 class Classic(ClientMember):
-    """Looks at what it is told: the generation of its assignments never goes back while it keeps
-    its id and the group lives.
+    """Checks the responses that it gets: the generation of its assignments never goes back while it
+    keeps its id and the group lives.
     """
 
     newest = 0
@@ -202,7 +202,7 @@ class Simulation:
         self.world.timers.jump(self.random)
 
     def dawdle(self) -> None:
-        """It gives nothing back, or does not ask for its part, perhaps until it is given up."""
+        """The member revokes nothing, or does not send SyncGroup, possibly until it is removed."""
         member = self.some()
         if isinstance(member, Consumer):
             member.stubborn = not member.stubborn
@@ -242,7 +242,7 @@ class Simulation:
             check_same(group, replayed.consumer.groups[name])
 
     def end(self) -> None:
-        """Everything works again: all share all, each partition once, and again after a reload."""
+        """Everything works again: all partitions are assigned once, and again after a reload."""
         self.world.log.errors = []
         self.world.log.delayed = False
         self.world.log.commit()
@@ -279,8 +279,8 @@ class Simulation:
 
 
 def beginnings(world: World) -> set[int]:
-    """The batches of the log with which the group may begin anew: nobody was left in it, or that
-    could not be written before a consumer came.
+    """The batches of the log with which the group may start again: it had no members, or that could
+    not be written before a consumer came.
     """
     found = set()
     for number, records in enumerate(world.stored()):
@@ -296,7 +296,7 @@ def beginnings(world: World) -> set[int]:
 
 def check_one_kind(shard: GroupShard, newest: int) -> int:
     """The group is of one kind, each partition has one owner and the epoch has not gone back; the
-    epoch, 0 where whoever comes next may begin anew.
+    epoch, 0 where the next member may start a new group.
     """
     group, consumers = shard.classic.groups.get("g"), shard.consumer.groups.get("g")
     assert group is None or consumers is None, "two groups of one name"
@@ -313,7 +313,7 @@ def check_one_kind(shard: GroupShard, newest: int) -> int:
 
 
 def check_cut(world: World, random: Random) -> None:
-    """Whatever record the log ends with, a member of either kind goes on from there."""
+    """A member of either kind can continue after any last record of the log."""
     cut = world.cut(random.randint(0, world.log_length()))
     member: Either = ClientMember(cut, "late")
     if random.random() < 0.5:

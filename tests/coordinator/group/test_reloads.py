@@ -1,7 +1,7 @@
 """After any sequence of requests, timeouts and faults, a coordinator that loads the log of groups
-and offsets knows what the one that wrote it knows: from the whole log, from the compacted one, and
-from that without tombstones. Sequences by seed, with groups of all types that compete for few ids,
-offsets in and outside of transactions, deletions of all kinds, and reloads.
+and offsets has the same state as the one that wrote it: from the whole log, from the compacted one,
+and from that without tombstones. Sequences by seed, with groups of all types that compete for few
+ids, offsets in and outside of transactions, deletions of all kinds, and reloads.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ TOPICS = ("events", "other", "new")
 PRODUCERS = (7, 8, 9)
 MEMBERS = 10
 FAULTS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
-"""Of the log. A refusal is not among them: a classic group goes on without its record then, as in
-Kafka.
+"""Errors of the log. A rejected append is not among them: a classic group then continues without
+its record, as in Kafka.
 """
 
 Polling = ClientMember | Consumer | StreamsThread

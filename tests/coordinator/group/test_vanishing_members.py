@@ -1,5 +1,5 @@
-"""Members that vanish at each point of a rebalance: after each thing they say, and before they make
-anything of what they hear. Whoever is left shares everything within one rebalance timeout and one
+"""Members that vanish at each point of a rebalance: after each request, and before they process
+each response. The remaining members share all partitions within one rebalance timeout and one
 session timeout.
 """
 
@@ -21,7 +21,7 @@ once with it, SyncGroup said and heard, JoinGroup again.
 
 
 class Vanishing(ClientMember):
-    """It is gone after `left` of the things it says and hears."""
+    """The member vanishes after `left` of its requests and responses."""
 
     left = 0
 
@@ -79,7 +79,7 @@ def test_a_classic_member_vanishes(
 def test_a_consumer_vanishes(
     point: int, stubborn: bool, instance_id: str | None, reload: bool
 ) -> None:
-    """stubborn: it gives nothing back before it is gone."""
+    """stubborn: the member revokes nothing before it vanishes."""
     world = World()
     others = [Consumer(world, f"m{number}") for number in range(2)]
     vanishing = Consumer(world, "vanishing", instance_id=instance_id)

@@ -79,7 +79,7 @@ def count_matches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Untouched(dict[Any, Any]):
-    """What a request may look into, but not go through."""
+    """The data that a request may look up, but not iterate over."""
 
     def _refuse(self, *_: object) -> Any:
         raise AssertionError("all entries are visited")

@@ -1,4 +1,4 @@
-"""Deadlines: what fires when, and that what is over holds no memory."""
+"""Deadlines: which fire when, and that ended ones hold no memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Decisions of a shard as the runtime carries them out: when records are replayed, when answers
-leave, and what fails when a write is refused or leadership is lost.
+"""Decisions of a shard as the runtime executes them: when records are replayed, when responses are
+sent, and what fails when a write is rejected or leadership is lost.
 """
 
 from __future__ import annotations
@@ -281,7 +281,9 @@ def test_a_decision_that_refuses_fails_its_request(world: World) -> None:
 
 
 def test_waiting_requests_are_answered_after_the_append(world: World) -> None:
-    """By an answer's callback, which sees the record replayed and may decide anew."""
+    """By the callback of a response, which sees the replayed record and may make another
+    decision.
+    """
     first, second = world.wait(), world.wait()
     seen: list[object] = []
 

@@ -26,7 +26,7 @@ def test_a_list_of_groups_shows_what_is_committed() -> None:
 
 @pytest.mark.parametrize("how", ["lost", "late"])
 def test_a_list_of_groups_whose_records_may_be_lost(how: str) -> None:
-    """What another leader lists is left out; what nobody can be sure of is an error."""
+    """Groups that another leader lists are left out; uncertain ones are an error."""
     world = World(partition_count=2)
     commit(world, {0: 1}, group="h")
     assert world.coordinator.partition_for("g") != world.coordinator.partition_for("h")

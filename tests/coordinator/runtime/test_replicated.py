@@ -1,5 +1,6 @@
-"""Coordinators on three brokers: whatever leaders do, what a client was told is in the log that all
-of them end with. A coordinator that trusts what lies above the high watermark is found out.
+"""Coordinators on three brokers: after any changes of leaders, the responses to clients agree with
+the final log of all brokers. A coordinator that relies on records above the high watermark is
+detected.
 """
 
 from __future__ import annotations
@@ -356,12 +357,12 @@ def test_what_clients_are_told_is_in_the_log_many_times(kind: str, start: int) -
 
 
 def trust_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tail above the high watermark is trusted after a load."""
+    """The records above the high watermark are considered committed after a load."""
     monkeypatch.setattr(ShardWriter, "await_tail", lambda self, host: None)
 
 
 def forget_when_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write whose answer timed out is taken for committed."""
+    """A write whose response timed out is considered committed."""
     on_timer = Uncommitted._on_timer
 
     def forgetful(self: Uncommitted) -> None:
@@ -372,12 +373,12 @@ def forget_when_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written is taken for committed."""
+    """Written records are considered committed."""
     monkeypatch.setattr(Uncommitted, "wait", lambda self: self._committed)
 
 
 def forget_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed write is taken for one that never was, until the shard is loaded again."""
+    """A failed write is considered not to have happened, until the shard is loaded again."""
     settle = Uncommitted.settle
 
     def forgetful(self: Uncommitted, write: object, error: ErrorCode) -> None:
@@ -401,7 +402,7 @@ def test_a_coordinator_that_trusts_the_tail_is_found_out(
 def test_a_coordinator_that_forgets_failed_writes_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between the failure and the reload, its state still has what may be lost."""
+    """Between the failure and the reload, its state still has records that may be lost."""
     assert state_after_a_failed_write() is E.NOT_COORDINATOR
     forget_failures(monkeypatch)
     assert state_after_a_failed_write() is E.NONE

@@ -1,4 +1,4 @@
-"""Leadership and failing writes: what clients see when a coordinator comes and goes."""
+"""Leadership and failing writes: what clients see when a coordinator starts and stops."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_unload_answers_everybody_who_waits() -> None:
     assert isinstance(pending.value, OffsetCommitResponse)
     partition = pending.value.topics[0].partitions[0]
     assert partition.error_code == ErrorCode.NOT_COORDINATOR
-    world.log.commit()  # too late: nobody is answered twice
+    world.log.commit()  # too late: no request is answered twice
     world.timers.advance(60_000)
 
 
@@ -249,7 +249,7 @@ def test_too_long_group_id_is_an_error_not_a_crash() -> None:
 
 
 def test_lost_append_makes_the_shard_replay_its_log() -> None:
-    """The batch was written, but is gone when the answer comes: the state must not keep it."""
+    """The batch was written, but is lost when the response arrives: the state must not keep it."""
     world = World()
     commit(world, {0: 1})
     world.log.delayed = True
@@ -313,7 +313,7 @@ def test_news_are_generations_and_groups_that_come_and_go(
 
 
 def test_write_that_failed_half_way_is_looked_up_in_the_log() -> None:
-    """The log says storage error, yet the batch is there: what is replayed counts."""
+    """The log returns a storage error although it has the batch: the replayed state is used."""
     world = World()
     append = world.log.append
 
@@ -353,4 +353,4 @@ def test_a_deadline_that_fails_keeps_no_later_one_from_being_met(
     world.coordinator.runtime.carry_out(host, [])
     world.timers.advance(3000)
     assert met == [now_ms + 1000, now_ms + 2000]
-    assert "a deadline failed" in caplog.text
+    assert "unexpected error in a deadline" in caplog.text

@@ -1,4 +1,4 @@
-"""Answers that wait until the log of a shard is committed."""
+"""Responses that wait until the log of a shard is committed."""
 
 from __future__ import annotations
 

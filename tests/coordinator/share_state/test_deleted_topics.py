@@ -1,4 +1,6 @@
-"""The states of deleted topics end some in each turn of the loop, whatever happens between."""
+"""The states of deleted topics are deleted in several turns of the loop, with any events in
+between.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ def test_only_the_states_of_deleted_topics_are_looked_at(world: World) -> None:
 
 
 def test_shards_that_are_loaded_again_between_two_turns(world: World) -> None:
-    """Their new hosts go on, whether they are loading or loaded in the next turn."""
+    """Their new hosts continue, whether they are loading or are loaded in the next turn."""
     world.topics.remove("deleted")
     world.coordinator.on_topics_deleted()
     for partition in range(SHARDS):

@@ -1,4 +1,4 @@
-"""Passing errors of the share coordinator are met with further tries."""
+"""Retriable errors of the share coordinator lead to further attempts."""
 
 from __future__ import annotations
 

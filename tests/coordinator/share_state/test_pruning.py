@@ -1,4 +1,4 @@
-"""Logs of share states are pruned in turns of the loop, whatever happens between."""
+"""Logs of share states are pruned in turns of the loop, with any events in between."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_states_that_change_between_two_turns(world: World) -> None:
     world.coordinator.delete(world.place(STATES - 1))
     world.write(0, [StateBatch(9, 9, 2, 1)])
     world.write(STATES - 2, [StateBatch(7, 8, 2, 1)])
-    world.coordinator.prune(min_records=1)  # goes on with the one that was begun
+    world.coordinator.prune(min_records=1)  # continues the pruning in progress
     world.all_turns()
     assert world.shard.record_count == STATES - 1 + 3
     found = {place: (state.start_offset, state.batches) for place, state in states(world)}

@@ -1,5 +1,5 @@
-"""After any sequence of requests a share coordinator that loads the log of states knows what the
-one that wrote it knows, also when the log was pruned meanwhile.
+"""After any sequence of requests a share coordinator that loads the log of states has the same
+state as the one that wrote it, also if the log was pruned meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StateMemory(MemoryLog):
 
     def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
         stored = self.batches.get(topic_partition, [])
-        # the last batch stays, so that offsets go on from it
+        # the last batch stays, so that offsets continue after it
         kept = [batch for batch in stored if read_batch_header(batch).last_offset >= offset]
         self.batches[topic_partition] = kept or stored[-1:]
 

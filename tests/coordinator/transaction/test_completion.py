@@ -1,4 +1,6 @@
-"""From a decided end to its last marker: what is missing, when it is tried again, what is left."""
+"""From a decided end to its last marker: which are missing, when they are retried, and the
+remaining state.
+"""
 
 from __future__ import annotations
 

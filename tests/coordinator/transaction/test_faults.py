@@ -1,5 +1,5 @@
-"""What producers are told when a coordinator cannot write, is loaded or gone, or has no producer
-id: something they ask again for, and the state is that of the log.
+"""The errors that producers get when a coordinator cannot write, is being loaded or has moved, or
+has no producer id: they are retriable, and the state is that of the log.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def test_a_coordinator_that_is_not_there(how: str) -> None:
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_an_end_is_asked_again_after_a_reload(version: int, commit: bool) -> None:
-    """The answer is lost, and then the coordinator: the next one gives the same answer."""
+    """The response is lost, and then the coordinator: the next coordinator gives the same
+    response.
+    """
     world = TransactionWorld()
     client = Client(world, version=version)
     client.init()
@@ -105,7 +107,7 @@ def test_an_end_is_asked_again_after_a_reload(version: int, commit: bool) -> Non
 
 
 class WithoutIds(TransactionWorld):
-    """Its producer ids do not come."""
+    """No producer ids are available."""
 
     def __init__(self) -> None:
         self.answer: Deferred[int] | None = None

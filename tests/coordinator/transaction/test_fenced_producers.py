@@ -1,4 +1,6 @@
-"""Timeouts and successors of transactional producers: who is fenced, and the last epochs."""
+"""Timeouts and successors of transactional producers: which producers are fenced, and the last
+epochs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of markers into partitions: through the log, or through the coordinator of a topic."""
+"""The routing of markers to partitions: through the log, or through the coordinator of a topic."""
 
 from __future__ import annotations
 

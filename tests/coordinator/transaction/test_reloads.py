@@ -1,6 +1,6 @@
 """After any sequence of requests, timeouts and faults, a coordinator that loads the log of
-transactional ids knows what the one that wrote it knows: from the whole log, from the compacted
-one, and from that without tombstones. An epoch never passes 32767, and no client is told it.
+transactional ids has the same state as the one that wrote it: from the whole log, from the
+compacted one, and from that without tombstones. An epoch never passes 32767, and no client gets it.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def test_unloading_answers_everybody_who_waits() -> None:
     world.log.delayed = False
     world.log.commit()
     world.lead()
-    assert world.state("tx") is S.COMPLETE_COMMIT  # what was decided goes on
+    assert world.state("tx") is S.COMPLETE_COMMIT  # the decided end is completed
     assert client.end(commit=True) is E.NONE
 
 

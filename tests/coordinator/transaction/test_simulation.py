@@ -31,7 +31,7 @@ PARTITIONS = [TopicPartition("out", index) for index in range(3)]
 
 
 class CrashError(BaseException):
-    """The process ends here: no handler of exceptions goes on after it."""
+    """The process ends here: no exception handler may continue after it."""
 
 
 class CrashingLog(MemoryLog):
@@ -126,7 +126,7 @@ def _durable(transaction: Transaction) -> Transaction:
 
 
 class Producer:
-    """A client that retries what it has no answer to, and starts anew when it is told to."""
+    """A client that retries unanswered requests, and starts again when it is told to."""
 
     def __init__(self, world: Simulation, name: str, version: int) -> None:
         self.world = world
@@ -135,7 +135,7 @@ class Producer:
         self.done: list[Written] = []
 
     def call(self, ask: Any) -> ErrorCode:
-        """Until there is an answer that is not to be asked again for."""
+        """Repeat until there is a response that is not retriable."""
         for _ in range(200):
             try:
                 error: ErrorCode = ask()
@@ -181,7 +181,7 @@ class Producer:
 
 
 def run(seed: int, steps: int) -> list[Written]:
-    """Crashes come by chance."""
+    """Crashes are random."""
     return drive(Simulation(seed), steps, crashes=0.4)
 
 

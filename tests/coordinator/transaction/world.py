@@ -1,4 +1,4 @@
-"""A transaction coordinator on a virtual clock, with partitions that only note their markers."""
+"""A transaction coordinator on a virtual clock, with partitions that only record their markers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TransactionWorld:
         return Deferred.of(dict.fromkeys(request.partitions, self.marker_error))
 
     def lead(self) -> None:
-        """Become leader in a new epoch, with what the log says."""
+        """Become leader in a new epoch, with the state of the log."""
         self.resign()
         self.epoch += 1
         self.coordinator.on_leadership(0, self.epoch)

@@ -81,18 +81,18 @@ class Bench:
         self.logs.close(clean=clean)
 
     def append(self, batch: bytes | bytearray) -> None:
-        """As a leader; offsets are given."""
+        """Append as a leader, which assigns the offsets."""
         append_as_leader(self.log, bytearray(batch), leader_epoch=0, now_ms=self.timers.now_ms())
 
     def replay(self, batch: bytes | bytearray) -> None:
-        """As it is, offsets too."""
+        """Append as a follower, with the batch's own offsets."""
         self.log.append_as_follower(bytes(batch), now_ms=self.timers.now_ms())
 
     def roll(self) -> None:
         self.log.roll(self.timers.now_ms())
 
     def clean(self) -> None:
-        """Everything is replicated and flushed; clean what is due."""
+        """Mark all records as replicated and flushed; then clean the due logs."""
         say_flushed(self.log)
         self.log.on_high_watermark(self.log.log_end_offset)
         self.cleaner.look()
@@ -102,7 +102,7 @@ class Bench:
 
 
 def say_flushed(log: PartitionLog) -> None:
-    """Closed segments are flushed, without which they are not cleaned; syncs nothing."""
+    """Mark closed segments as flushed, which is required for cleaning; syncs nothing."""
     end = log.segments.active.base_offset
     flush = log.begin_flush(end)
     log.jobs.settle()  # the leader epochs are written
@@ -110,7 +110,7 @@ def say_flushed(log: PartitionLog) -> None:
 
 
 def batches_of(log: PartitionLog) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every batch, as a reader of the whole log meets them."""
+    """Every batch, in the order of a reader of the whole log."""
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         info = log.read(offset, max_bytes=1 << 20)

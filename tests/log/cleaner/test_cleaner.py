@@ -95,7 +95,9 @@ def test_tombstones_go_when_their_horizon_has_passed(bench: Bench) -> None:
 def test_the_horizon_of_tombstones_fits_into_a_timestamp(
     tmp_path: Path, retention_ms: int, timestamp: int
 ) -> None:
-    """delete.retention.ms may be any number of 63 bits: beyond the last moment is never."""
+    """delete.retention.ms may be any number of 63 bits: a horizon after the last possible timestamp
+    never passes.
+    """
     bench = Bench(tmp_path / "data", delete_retention_ms=retention_ms)
     for _ in range(3):
         bench.append(batch(("a", None), ("b", "1"), timestamp=timestamp))
@@ -104,7 +106,7 @@ def test_the_horizon_of_tombstones_fits_into_a_timestamp(
     assert not bench.cleaner.uncleanable
     records = {(r.offset, r.key): (r.timestamp, r.value) for r in records_of(bench.log)}
     assert records[5, b"b"] == (timestamp + 1, b"1")
-    # a delta from the horizon to a time that far back has 64 bits: such a tombstone goes early
+    # a delta from the horizon to a time that far back has 64 bits: the tombstone is removed early
     is_kept = retention_ms > 0 and timestamp > -(2**63)
     assert not is_kept or records[4, b"a"] == (timestamp, None)
     bench.append(batch(("c", "1")))
@@ -133,7 +135,7 @@ def test_transactions(bench: Bench) -> None:
     ]
     aborted = bench.log.aborted_transactions(0, 8)
     assert [(t.first_offset, t.last_offset) for t in aborted] == [(3, 4)]
-    # the marker of the aborted one gets a horizon once nothing of it is left, and goes after it
+    # the abort marker gets a horizon when no record of the transaction is left
     bench.roll()
     bench.clean()
     assert [h.last_offset for h, _ in batches_of(bench.log) if h.has_delete_horizon] == [4]
@@ -179,7 +181,7 @@ def test_the_last_batch_of_a_producer_stays_emptied(bench: Bench) -> None:
 
 
 def test_a_record_that_is_not_flushed_takes_no_older_one_away(bench: Bench) -> None:
-    """A crash of the machine could lose it, and the key with it."""
+    """A crash of the machine could lose the unflushed record, and the key with it."""
     for value in "1", "2":
         bench.append(batch(("a", value)))
         bench.roll()

@@ -1,5 +1,5 @@
-"""Three compacted topics of a Kafka 4.3.1: what went in is rebuilt, cleaned here, and held against
-what Kafka left, byte by byte.
+"""Three compacted topics of a Kafka 4.3.1: the input is rebuilt, cleaned here, and compared with
+Kafka's result byte by byte.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = (".log", ".index", ".timeindex", ".txnindex")
 
 
 def batches_in(folder: Path) -> dict[int, bytes]:
-    """What Kafka left, by last offset."""
+    """Kafka's result, by last offset."""
     found = {}
     for path in sorted(folder.glob("*.log")):
         data = path.read_bytes()

@@ -49,9 +49,9 @@ def test_a_batch_that_unpacks_to_too_much_stays_and_cleaning_goes_on(tmp_path: P
     bench.append(batch(("end", "1")))
     bench.clean()
     assert [(offset, key) for offset, key, _ in view(bench)] == [
-        (1, "big"),  # its later record is not known of
+        (1, "big"),  # its later record is not indexed
         (2, "big"),
-        (3, "a"),  # nor is anything of that batch taken away
+        (3, "a"),  # nor is any record of that batch removed
         (5, "b"),
         (6, "a"),
         (7, "end"),
@@ -63,7 +63,7 @@ def test_a_batch_that_unpacks_to_too_much_stays_and_cleaning_goes_on(tmp_path: P
 def test_a_long_batch_is_gone_through_twice_with_the_same_outcome(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The places of its records are not kept meanwhile."""
+    """The list of record positions is not kept meanwhile."""
     monkeypatch.setattr(compaction, "LISTED_RECORDS", 1)
     filled(bench).clean()
     assert view(bench) == FILLED_CLEAN

@@ -33,7 +33,7 @@ ACTIONS = st.lists(
 
 
 class Model:
-    """What was written, and what a reader must and may see of it."""
+    """The written records, and those that a reader must and may get."""
 
     def __init__(self) -> None:
         self.records: dict[int, tuple[str, str | None]] = {}
@@ -46,7 +46,9 @@ class Model:
 
 
 def committed_view(bench: Bench) -> dict[int, tuple[str, str | None]]:
-    """As a read_committed consumer works it out from batches and aborted transactions."""
+    """The visible records, as a read_committed consumer computes them from batches and aborted
+    transactions.
+    """
     log = bench.log
     unstable = log.first_unstable_offset
     end = log.log_end_offset if unstable is None else unstable

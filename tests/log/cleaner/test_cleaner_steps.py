@@ -38,7 +38,7 @@ def steps_of_a_round(folder: Path) -> int:
 def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> None:
     steps = steps_of_a_round(tmp_path / "count")
     if change == "truncate":
-        steps -= 2  # before these, names and checkpoint, the older record has gone already
+        steps -= 2  # before these (names and checkpoint) the older record was already removed
     for step in range(steps):
         held = HeldOffload()
         bench = filled(Bench(tmp_path / str(step), offload=held))
@@ -81,8 +81,8 @@ def test_the_log_changes_between_any_two_steps(tmp_path: Path, change: str) -> N
 def test_a_log_that_is_cut_after_its_swap_is_not_clean_beyond_the_cut(
     tmp_path: Path, back: int
 ) -> None:
-    """While a worker changes the names, or writes the checkpoint: what is appended after the cut
-    has never been looked at.
+    """While a worker changes the names, or writes the checkpoint: the records appended after the
+    truncation have not been cleaned.
     """
     steps = steps_of_a_round(tmp_path / "count")
     held = HeldOffload()

@@ -1,4 +1,4 @@
-"""A round driven by hand: what it notes, writes, charges, and where it refuses to go on."""
+"""A round driven by hand: what it indexes, writes and charges, and when it stops."""
 
 from __future__ import annotations
 

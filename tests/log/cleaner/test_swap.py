@@ -1,5 +1,5 @@
-"""While a swap's names change, in a worker and one by one: what a reader finds, who waits for them,
-what a crash, a stop and a fault leave.
+"""The renames of a swap, run one by one in a worker: what a reader finds meanwhile, which
+operations wait for them, and the files after a crash, a stop and a fault.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tests.sim.offload import HeldOffload
 from tests.sim.timers import START_MS
 
 GROUP = 2
-"""Segments that become one."""
+"""Segments that are merged into one."""
 KEYS = 6
 TAIL = 3
-"""Offsets behind them, in the active segment."""
+"""Offsets after them, in the active segment."""
 
 
 def filled(folder: Path, worker: HeldOffload, open_files: OpenFiles | None = None) -> Bench:
@@ -61,7 +61,7 @@ def values(bench: Bench) -> dict[bytes | None, bytes | None]:
 
 
 def up_to_the_names(bench: Bench, worker: HeldOffload) -> None:
-    """Clean until the new segment is in the log and no file has its name yet."""
+    """Clean until the new segment is in the log and no file has its final name yet."""
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
     bench.cleaner.look()
@@ -70,7 +70,7 @@ def up_to_the_names(bench: Bench, worker: HeldOffload) -> None:
 
 
 def up_to_the_first_step(bench: Bench, worker: HeldOffload) -> None:
-    """Clean until the worker has `.cleaned` -> `.swap` to do, and no more."""
+    """Clean until the worker is about to rename `.cleaned` -> `.swap`."""
     say_flushed(bench.log)
     bench.log.on_high_watermark(bench.log.log_end_offset)
     bench.cleaner.look()
@@ -230,7 +230,7 @@ def test_a_change_between_any_two_names(tmp_path: Path, count: int, change: str)
 
 
 class Between:
-    """In place of a swap's lock: does something before it is taken for the so-manieth time."""
+    """Replaces a swap's lock: runs a callback before it is acquired for the nth time."""
 
     def __init__(self, turn: int, action: Callable[[], None]) -> None:
         self.turn = turn
@@ -250,7 +250,9 @@ class Between:
 def test_a_swap_that_has_only_begun_is_undone_by_a_cut(
     tmp_path: Path, change: str, done: int
 ) -> None:
-    """Else a crash right behind it would bring back what was cut. done: names, of three."""
+    """Otherwise a crash right after the truncation would restore the truncated records. done:
+    names, of three.
+    """
     worker = HeldOffload()
     bench = filled(tmp_path, worker)
     log, end = bench.log, bench.log.log_end_offset

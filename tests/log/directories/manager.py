@@ -1,4 +1,4 @@
-"""A manager of two log directories that was not started by a broker."""
+"""A manager of two log directories, without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
 
 
 def start(folder: Path, **properties: str) -> LogManager:
-    """Loaded, with the directories d1 and d2 below folder."""
+    """A loaded manager, with the directories d1 and d2 in folder."""
     directories = f"{folder / 'd1'},{folder / 'd2'}"
     config = BrokerConfig.from_properties(
         {"log.dirs": directories, "node.id": "1"}
@@ -30,7 +30,7 @@ def start(folder: Path, **properties: str) -> LogManager:
 
 
 def fill(manager: LogManager, key: TopicPartition, count: int = 3) -> PartitionLog:
-    """A log with that many records, made if it is not there."""
+    """A log with that many records, created if missing."""
     log = manager.get_or_create(key, None, CONFIG)
     for _ in range(count):
         batch = build_batch([(NOW_MS, b"key", bytes(20), [])], base_offset=log.log_end_offset)

@@ -1,4 +1,4 @@
-"""A log on its way to another directory: begun, dropped, promoted, failed."""
+"""Moving a log to another directory: begun, dropped, promoted, failed."""
 
 from __future__ import annotations
 

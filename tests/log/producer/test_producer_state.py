@@ -237,7 +237,9 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
 
 
 def test_under_transaction_version_2_an_unknown_producer_begins_with_0() -> None:
-    """Else a batch that overtakes the first one, which is tried again, would shut it out."""
+    """Otherwise a batch that overtakes the first one would cause the retry of the first one to be
+    rejected.
+    """
     state = manager()
     for sequence, transactional, version, expected in [
         (5, True, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
@@ -478,7 +480,9 @@ def test_clear_and_the_start_of_the_log() -> None:
 def test_no_batch_is_written_twice_however_often_it_is_sent(
     sends: list[tuple[int, int]],
 ) -> None:
-    """Each step sends the next batch, or one of the last two again: a retry never gets in."""
+    """Each step sends the next batch, or one of the last two again: a retry is never appended
+    again.
+    """
     state = manager()
     log: list[BatchHeader] = []
     sequence = 0

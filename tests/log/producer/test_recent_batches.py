@@ -1,4 +1,6 @@
-"""A producer sends again what a killed broker had written and not answered, also across a roll."""
+"""A producer retries batches that a killed broker had written but not acknowledged, also across a
+roll.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def send(log: PartitionLog, sequence: int, *, epoch: int = 0, producer_id: int =
 
 
 def killed(log: PartitionLog, folder: Path, **options: object) -> PartitionLog:
-    """Rolled, killed, and open again; the recovery point is behind the roll."""
+    """Rolled, killed, and reopened; the recovery point is after the roll."""
     log.roll(NOW_MS)
     end = log.log_end_offset
     log.release()
@@ -87,7 +89,7 @@ def test_from_where_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_large_batches_across_segments(tmp_path: Path) -> None:
-    """Five of them are more than a segment here, and more than what is read of small ones."""
+    """Five of them are more than a segment here, and more than is read for small ones."""
     config = LogConfig(segment_bytes=1 << 20)
     log = open_log(tmp_path, config=config)
     batches = [

@@ -1,4 +1,4 @@
-"""Batches checked against the producers' state, and taken into it."""
+"""Batches checked against the producer state, and replayed into it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_only_an_abort_is_in_the_index_of_its_segment(
     completed = replay_producer(producers, marker(2), (kind, 3))
     assert completed is not None and producers.ongoing
     end_transaction(producers, segment, completed)
-    # the transaction of producer 8 is open still, so its begin is the last stable offset
+    # the transaction of producer 8 is still open, so its first offset is the last stable offset
     expected = [AbortedTransaction(7, 0, 2, 1)] if kind is ControlType.ABORT else []
     assert segment.transaction_index.entries() == expected
     producers.on_high_watermark(3)

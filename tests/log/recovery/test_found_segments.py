@@ -1,4 +1,4 @@
-"""Which segments a folder has, and which of them fit together."""
+"""The segments of a folder, and which of them are consistent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_an_index_without_a_log_is_deleted(tmp_path: Path) -> None:
 
 
 def test_an_empty_segment_whose_index_is_at_full_size_is_no_damage(tmp_path: Path) -> None:
-    """What a loss of power right after a clean stop may leave: the index was cut, not synced."""
+    """A possible state after a power loss right after a clean stop: the index was trimmed, but not
+    synced.
+    """
     log = open_log(tmp_path)
     fill(log, 5)
     log.roll(NOW_MS)

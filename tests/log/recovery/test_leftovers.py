@@ -1,4 +1,4 @@
-"""What a crash left half done in a log's folder is finished or thrown away."""
+"""Files that a crash left half done in a log's folder are completed or deleted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def swap(folder: Path, base: int, offsets: range) -> None:
 
 
 def test_a_swap_covers_the_segments_up_to_its_last_offset(tmp_path: Path) -> None:
-    """The segment behind it, and every producer snapshot, stay."""
+    """The segment after it, and every producer snapshot, are kept."""
     swap(tmp_path, 0, range(12))
     for base in (0, 5, 11, 12):
         for kind in (".log", ".index", ".snapshot"):

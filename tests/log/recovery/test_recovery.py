@@ -1,5 +1,5 @@
-"""Folders that Kafka left behind, and folders a crash left behind, become the log that Kafka makes
-of them.
+"""Folders left by Kafka, and folders left by a crash, are recovered to the log that Kafka makes of
+them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INDEX_INTERVALS = {"compact": 512, "compact-gzip": 512, "compact-txn": 512, "seg
 
 
 def kafka_config(topic: str) -> LogConfig:
-    """What the fixtures' broker was configured with, as far as it matters here."""
+    """The configuration of the fixtures' broker, as far as it matters here."""
     return LogConfig(
         segment_index_bytes=4096,
         index_interval_bytes=INDEX_INTERVALS.get(topic, 1024),
@@ -48,7 +48,7 @@ def manager_of(directory: Path) -> LogManager:
 
 
 def loaded_lines(name: str) -> dict[str, dict[str, str]]:
-    """`loaded-*.txt`: what Kafka said of each folder."""
+    """`loaded-*.txt`: what Kafka reported for each folder."""
     found = {}
     for line in (KAFKA_DATA / name).read_text().splitlines():
         folder, *fields = line.split(" ")
@@ -68,7 +68,7 @@ def describe(log: PartitionLog) -> dict[str, str]:
 
 
 def offsets_for_consumer(log: PartitionLog, *, read_committed: bool) -> Iterator[int]:
-    """The offsets of the records a consumer is given, the way a consumer finds them."""
+    """The offsets of the records that a consumer gets, read as a consumer does."""
     offset = log.log_start_offset
     unstable = log.first_unstable_offset
     end = unstable if read_committed and unstable is not None else log.log_end_offset
@@ -148,7 +148,7 @@ def test_a_clean_directory_that_is_opened_and_closed_again_stays_as_it_was(unpac
         assert sorted(after.pop(name).splitlines()) == sorted(before.pop(name).splitlines())
     strays = set(before) - set(after)
     assert all(name.endswith(names.SNAPSHOT) for name in strays)  # older than the last, as in Kafka
-    # an epoch that begins at the end of its log goes at a load; the next leader writes its own
+    # an epoch that starts at the log end is dropped at a load; the next leader writes its own
     changed = {name for name in after if after[name] != before[name]}
     assert all(name.endswith(names.LEADER_EPOCHS) for name in changed)
 
@@ -184,7 +184,7 @@ def test_a_killed_and_damaged_kafka_directory_becomes_what_kafka_makes_of_it(
         if not folder.endswith(("-stray", "-delete"))
     }
     for cut in ("codec-gzip-0", "codec-none-0", "parts-0"):
-        assert any(cut in message and "cut at offset" in message for message in caplog.messages)
+        assert any(cut in line and "truncating to offset" in line for line in caplog.messages)
     for log in manager.logs.values():
         log.leader_epochs.assign(6, log.log_end_offset)  # the broker that wrote `expected` led in 6
     manager.checkpoints.write_high_watermarks(
@@ -284,7 +284,9 @@ def test_damage_after_a_clean_stop_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DamagedLogError, match=r"00000\.log: no record batch at position") as caught:
         open_log(tmp_path, clean_shutdown=True)
     assert "\n" not in str(caught.value)
-    assert open_log(tmp_path, recovery_point=10).log_end_offset == 8  # the marker is gone by now
+    assert (
+        open_log(tmp_path, recovery_point=10).log_end_offset == 8
+    )  # the marker was removed meanwhile
 
 
 def test_epochs_are_read_from_the_batches_if_their_checkpoint_is_empty(tmp_path: Path) -> None:

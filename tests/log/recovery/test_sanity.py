@@ -1,4 +1,4 @@
-"""Checks at a start that read a few bytes of a segment: what they find, and what they let pass."""
+"""Checks at a start that read a few bytes of a segment: what they detect, and what they accept."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def tail(segment: Segment, *, following: int = 5, compacted: bool = False) -> st
 
 
 def cut_to(segments: Segments, count: int) -> Segment:
-    """The first segment as its file is after all but count batches were lost."""
+    """The first segment with a file that has lost all but count batches."""
     segment = segments.first
     content = Path(segment.path).read_bytes()
     positions = [position for position, _ in iter_batches(content)]
@@ -145,7 +145,7 @@ def test_a_segment_without_the_batch_of_its_last_entry(segments: Segments) -> No
 def test_an_entry_that_is_wrong_about_a_whole_log(
     segments: Segments, following: int, compacted: bool, is_sound: bool
 ) -> None:
-    """The log reaches up to the next segment, or compaction left a gap: nothing of it is lost."""
+    """The log reaches the next segment, or compaction left a gap: no batch is lost."""
     segments.first.offset_index.append(5, segments.first.size + 100)
     found = tail(segments.first, following=following, compacted=compacted)
     assert (found is None) == is_sound

@@ -129,7 +129,7 @@ def test_a_segment_is_cut_at_its_first_invalid_batch(log: PartitionLog, at: int)
     """A base offset, a length, the magic, the CRC, a record."""
     segment = log.segments.first
     sizes = [header.size_bytes for _, header in iter_batches(Path(segment.path).read_bytes())]
-    if at == 3:  # one that goes back, or further than an index entry reaches
+    if at == 3:  # one that decreases, or is too far for an index entry
         at = 0
     damage(log, 0, at)
     assert recovered(log, 0) == sum(sizes[-2:])

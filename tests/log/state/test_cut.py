@@ -1,4 +1,6 @@
-"""A truncation by a worker: what the loop sees meanwhile, and that it ends as one on the loop."""
+"""A truncation by a worker: what the loop sees meanwhile, and that the result equals that of a
+truncation on the loop.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def begin(
 
 
 def facts(log: PartitionLog) -> dict[str, object]:
-    """What a log is, in memory and on disk."""
+    """The state of a log, in memory and on disk."""
     producers = {
         number: (state.producer_epoch, state.last_sequence)
         for number, state in log.producers.active_producers.items()

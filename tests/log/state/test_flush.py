@@ -1,4 +1,4 @@
-"""What of a folder is not synced yet, as changes are noted and flushes end in any order."""
+"""Which parts of a folder are unsynced, while changes are recorded and flushes end in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a flush syncs, and how far the recovery point goes."""
+"""Which files a flush syncs, and how far the recovery point moves."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_failed_sync_ends_the_log_and_is_not_repeated(
 
 
 def test_a_closed_log_is_not_flushed(log: PartitionLog) -> None:
-    """Its folder may have another name by now: the directory is not at fault."""
+    """Its folder may have been renamed: that is no fault of the directory."""
     log.mark_for_deletion("0" * 32)
     with pytest.raises(KafkaError) as raised:
         flush_now(log, 6)

@@ -99,7 +99,7 @@ def test_the_checkpoint_is_written_when_a_flush_passes_the_change(tmp_path: Path
     assert said() == [(0, 0), (4, 10)]
     epochs.truncate_from_end(10)
     flush(10)
-    assert said() == [(0, 0), (4, 10)]  # goes at the next start, by the log's end
+    assert said() == [(0, 0), (4, 10)]  # dropped at the next start, since it is at the log end
     flush(11)
     assert said() == [(0, 0)]
     epochs.truncate_from_start(5)
@@ -131,7 +131,7 @@ def test_a_flush_writes_nothing_over_what_is_newer(tmp_path: Path) -> None:
     epochs.assign(1, 10)
     late = epochs.pending(20)
     epochs.truncate_from_end(10)
-    epochs.write()  # the log was cut
+    epochs.write()  # the log was truncated
     for each in late:
         each.sync()
     assert LeaderEpochCache(tmp_path).entries == [(0, 0)]
@@ -153,7 +153,7 @@ def test_every_line_is_kafkas(tmp_path: Path) -> None:
 
 
 def take_step(cache: LeaderEpochCache, step: Case) -> Case:
-    """Do one step of a line; what it tells."""
+    """Run one step of a line. Returns its result."""
     match step["do"]:
         case "assign":
             cache.assign(step["epoch"], step["startOffset"])

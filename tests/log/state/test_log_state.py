@@ -1,4 +1,4 @@
-"""A log's fields are LogState's and no other's, and `check` tells which of them disagree."""
+"""All fields of a log are those of LogState, and `check` reports inconsistent ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producers' state of a log is read again from its snapshots and batches."""
+"""The producer state of a log is restored from its snapshots and batches."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_open_transaction_is_open_again_and_an_ended_one_is_not(tmp_path: Pat
 def test_a_log_of_before_snapshots_is_not_read_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last batch is a message of old: nothing in it has a producer, as in Kafka."""
+    """Its last batch is a message of an old format, which has no producer, as in Kafka."""
     log = open_log(tmp_path)
     monkeypatch.setattr(producers_module, "_is_without_producers", lambda state: True)
     append(log, 3)
@@ -127,7 +127,7 @@ def test_a_log_of_before_snapshots_is_not_read_through(
 
 
 def test_what_a_follower_appends_at_once_hides_no_aborted_transaction(tmp_path: Path) -> None:
-    """Producer 7 aborts two transactions; one of producer 8 begins behind them. A follower of
+    """Producer 7 aborts two transactions; one of producer 8 begins after them. A follower of
     Kafka's has 4 as the last stable offset of the first, so that a read up to 4 ends with it.
     """
     batches = bytearray()

@@ -1,5 +1,5 @@
-"""While the files of retired segments wait to be renamed by a worker: who does without them, and
-what a kill, a stop and a fault leave.
+"""The files of retired segments wait to be renamed by a worker: which operations do not wait for
+that, and the files after a kill, a stop and a fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY = TopicPartition("topic", 0)
 TOPIC_ID = bytes(range(16))
 CONFIG = LogConfig(file_delete_delay_ms=0, retention_ms=-1)
 SEGMENTS = 3
-"""Closed ones, of two records each; two of them are retired."""
+"""Closed segments of two records each; two of them are retired."""
 START = 4
 NAMES = 3 + 4
 """The two segments' files, and a snapshot."""
@@ -50,7 +50,7 @@ Opened = Callable[[], tuple[LogManager, PartitionLog]]
 
 
 def retired(opened: Opened) -> tuple[LogManager, PartitionLog]:
-    """Two segments are out of the log, no name is changed."""
+    """Two segments are removed from the log, and no file is renamed yet."""
     manager, log = opened()
     for number in range(2 * SEGMENTS + 1):
         batch = build_batch([(NOW_MS, b"key", b"%d" % number, [])])
@@ -86,7 +86,7 @@ def test_the_names_are_those_that_retention_gives_at_once(opened: Opened) -> Non
 
 
 def test_a_file_is_not_taken_for_deleted_before_it_has_the_name(opened: Opened) -> None:
-    """With file.delete.delay.ms=0 it would be looked for under that name, and then stay."""
+    """With file.delete.delay.ms=0 it would be looked up under that name, and then remain."""
     manager, log = retired(opened)
     work(log, 1)
     log.jobs.collect()
@@ -99,7 +99,9 @@ def test_a_file_is_not_taken_for_deleted_before_it_has_the_name(opened: Opened) 
 
 @pytest.mark.parametrize("done", range(NAMES + 1))
 def test_a_kill_between_any_two_names(opened: Opened, done: int) -> None:
-    """The start that clients were told stays, though the checkpoint was written meanwhile."""
+    """The log start offset that clients were told is kept, although the checkpoint was written
+    meanwhile.
+    """
     manager, log = retired(opened)
     work(log, done)
     manager.checkpoints.write_start_offsets()
@@ -149,7 +151,9 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
 
 
 def test_a_flush_changes_the_names_before_it_syncs_them(opened: Opened) -> None:
-    """Else a crash of the machine could bring back a retired segment that was never synced."""
+    """Otherwise a retired segment that was never synced could reappear after a crash of the
+    machine.
+    """
     manager, log = retired(opened)
     files = log.begin_flush().files
     kinds = [type(file) for file in files]
@@ -162,7 +166,7 @@ def test_a_flush_changes_the_names_before_it_syncs_them(opened: Opened) -> None:
 
 
 def test_a_fault_stays_a_fault(opened: Opened) -> None:
-    """Of a clean stop too: the directory is not said to be closed in order."""
+    """Also at a clean stop: the directory is not marked as cleanly closed."""
     manager, log = retired(opened)
 
     def fail(source: str, target: str) -> None:

@@ -1,4 +1,6 @@
-"""A roll whose files a worker makes: what may happen meanwhile, and who does it instead."""
+"""A roll whose files a worker creates: what may happen meanwhile, and which operations complete the
+roll themselves.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def batch(number: int) -> bytearray:
 
 
 def append(log: PartitionLog, *, defer_roll: bool = True) -> RollDue | None:
-    """Append the next batch. Returns why it has to wait."""
+    """Append the next batch. Returns why it is postponed."""
     outcome = log.append(
         batch(log.log_end_offset),
         0,
@@ -84,7 +86,7 @@ def files_of(log: PartitionLog) -> dict[str, bytes]:
 
 
 def records_of(log: PartitionLog) -> int:
-    """How many offsets a reader gets from the start on, segment by segment."""
+    """How many offsets a reader gets from the log start on, segment by segment."""
     at = log.log_start_offset
     while at < log.log_end_offset:
         at = log.read(at, max_bytes=1 << 20).end_offset
@@ -111,7 +113,7 @@ def test_files_are_those_of_a_roll_on_the_loop(open_log: Open) -> None:
 
 
 def test_the_next_batch_does_not_slip_into_the_old_segment(open_log: Open) -> None:
-    """A smaller one would have its place there, behind the offset where the new one begins."""
+    """A smaller batch would fit, but be after the offset where the new segment begins."""
     log = open_log()
     roll = fill(log)
     small = build_batch([(NOW_MS, None, b"", [])])
@@ -300,7 +302,7 @@ def test_open_files_are_counted_as_ever(open_log: Open) -> None:
 
 
 def test_a_roll_waits_behind_the_names_of_retired_segments(open_log: Open) -> None:
-    """A worker takes one queue; the loop that rolls by itself does not wait for the names."""
+    """A worker runs one queue; the loop that rolls by itself does not wait for the renames."""
     log = open_log()
     roll = fill(log)
     roll.work()

@@ -1,4 +1,4 @@
-"""A roll here and now, one in the queue, and what the log's state says afterwards."""
+"""An immediate roll, a queued one, and the log's state afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_segment_begins_at_the_end_of_the_log_or_behind_it(
 
 
 def test_the_recovery_point_stays_before_the_roll_until_it_is_flushed(log: PartitionLog) -> None:
-    """The indexes of the closed segment were cut only now."""
+    """The indexes of the closed segment were trimmed just now."""
     log.flush()
     assert log.recovery_point == 3
     roll_now(log, NOW_MS)

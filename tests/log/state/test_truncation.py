@@ -1,4 +1,4 @@
-"""What a truncation leaves of the segments, and what follows it: epochs, producers, offsets."""
+"""The segments after a truncation, and what is updated with them: epochs, producers, offsets."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_full_truncation_begins_where_it_is_told(log: PartitionLog, offset: in
 
 
 def test_after_compaction_a_new_segment_keeps_the_end(tmp_path: Path) -> None:
-    """The records before the offset are gone: the segment ends before it."""
+    """The records before the offset were removed by compaction: the segment ends before it."""
     log = open_log(tmp_path)
     append(log, 3)
     later = build_batch([(NOW_MS, b"k", b"v", [])], base_offset=10)

@@ -1,4 +1,4 @@
-"""Batches of a file one after the other, up to the first bytes that are none."""
+"""Batches of a file one after the other, up to the first bytes that are no batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one log that cannot be opened is told apart from: a disk that fails."""
+"""A single log that cannot be opened is distinguished from a disk that fails."""
 
 from __future__ import annotations
 

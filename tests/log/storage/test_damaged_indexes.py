@@ -1,5 +1,5 @@
-"""Every bit of an index file flipped in turn after a clean stop: reads and look-ups by time answer
-as before, and the indexes are mended or were still right.
+"""Every bit of an index file flipped in turn after a clean stop: reads and lookups by time return
+the same results, and the indexes were rebuilt or still correct.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(log: PartitionLog) -> list[object]:
-    """What clients can ask: each offset, with a small and a large limit, and each time."""
+    """Everything that clients can request: each offset, with a small and a large limit, and each
+    time.
+    """
     found: list[object] = [log.log_end_offset, log.max_timestamp_offset()]
     for offset in range(2 * BATCHES):
         for max_bytes in (1, 700):

@@ -1,4 +1,6 @@
-"""A process without a free descriptor: log files take one from the reserve; no disk is blamed."""
+"""A process without a free descriptor: log files take one from the reserve, and no directory goes
+offline.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def reserve(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorReserve]:
 
 @pytest.fixture
 def empty_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No broker of this process, such as one that other tests share, has a descriptor to lend."""
+    """No broker of this process, such as one shared by other tests, has a descriptor to lend."""
     monkeypatch.setattr(descriptor_reserve, "RESERVE", DescriptorReserve())
 
 

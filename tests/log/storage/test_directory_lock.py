@@ -53,7 +53,7 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last holder removes the file at its stop: a lock on the old file would lock nothing."""
+    """The last holder removes the file at its stop: a lock on the old file would have no effect."""
     real = DirectoryLock._lock
     locked: list[int] = []
 

@@ -1,4 +1,6 @@
-"""The queue of a log's changes of files: order, faults, who may run what, and what is dropped."""
+"""The queue of a log's file changes: order, faults, which threads may run them, and dropped
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from kbroker.log.storage.files import LogDirectoryError
 
 
 class Noted(DiskJob):
-    """Notes its steps. error: what `run` raises."""
+    """Records its steps. error: what `run` raises."""
 
     def __init__(self, name: str, notes: list[str], error: OSError | None = None) -> None:
         self.name = name
@@ -178,7 +180,7 @@ def test_a_file_that_may_be_gone(tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_of_before_goes_first(tmp_path: Path) -> None:
-    """A rename onto it would free its blocks while nobody can make a file in the folder."""
+    """A rename onto the file would free its blocks while no file can be created in the folder."""
     order: list[str] = []
 
     def noted(name: str, call: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""An error that is met again and again is one line in the log."""
+"""A recurring error is logged once."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_a_folder_is_listed_and_removed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "O_NOATIME"), reason="Linux only")
 def test_reading_a_log_writes_nothing(tmp_path: Path) -> None:
-    """As noting the time of the last read would be, after each append."""
+    """Updating the access time would be a write, after each append."""
     path = tmp_path / "a.log"
     file = LogFile(str(path), create=True)
     os.utime(path, ns=(1, 2))
@@ -163,7 +163,7 @@ def test_reading_a_log_writes_nothing(tmp_path: Path) -> None:
 def test_a_file_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
 ) -> None:
-    """Only a file's owner may leave out the time of the last read."""
+    """Only a file's owner may use O_NOATIME."""
     path = tmp_path / "a.log"
     path.write_bytes(b"abc")
     real = os.open

@@ -1,4 +1,4 @@
-"""Reading a segment by offset, position and time; and what a wrong index does to that."""
+"""Reading a segment by offset, position and time; and the effect of a wrong index."""
 
 from __future__ import annotations
 

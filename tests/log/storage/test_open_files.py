@@ -19,7 +19,9 @@ def test_the_file_not_used_since_its_last_turn_is_given_back_first() -> None:
     holders = [Holder() for _ in range(5)]
     for holder in holders[:3]:
         open_files.opened(holder)
-    open_files.opened(holders[3])  # all were used: the oldest goes, the others lost their mark
+    open_files.opened(
+        holders[3]
+    )  # all were used: the oldest is released, the others lost their mark
     assert [holder.is_open for holder in holders] == [False, True, True, True, True]
     holders[1].used = True
     open_files.opened(holders[4])

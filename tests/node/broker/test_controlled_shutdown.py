@@ -1,4 +1,4 @@
-"""What a broker that stops waits for, on real nodes."""
+"""How long a stopping broker waits, on real nodes."""
 
 from __future__ import annotations
 

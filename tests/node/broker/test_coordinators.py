@@ -1,5 +1,5 @@
-"""A group coordinator over a replica with a follower: what is told waits for the high watermark,
-and leadership is fenced by its epoch.
+"""A group coordinator over a replica with a follower: responses wait for the high watermark, and
+leadership is fenced by its epoch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Coordinating:
         self.answers: list[ErrorCode | int] = []
 
     def order(self, leader: int, epoch: int) -> Partition:
-        """What the metadata say; stale orders are those of an older epoch."""
+        """The metadata's orders; stale ones are those of an older epoch."""
         partition = self.world.host(
             topic=GROUP_TOPIC,
             topic_id=TOPIC_ID,
@@ -80,7 +80,7 @@ class Coordinating:
         return partition
 
     def fetched(self, offset: int) -> None:
-        """The follower has everything before offset."""
+        """The follower has all records before offset."""
         partition = self.world.replicas.partition(KEY)
         assert partition is not None
         partition.follower_fetched(
@@ -149,7 +149,7 @@ def test_the_tail_that_a_new_leader_finds_is_not_shown(make: Callable[[], Coordi
     broker.commit(7)
     broker.fetched(1)
     broker.commit(8)
-    broker.order(leader=2, epoch=2)  # which has not got the second commit
+    broker.order(leader=2, epoch=2)  # which lacks the second commit
     assert broker.answers == [E.NONE, E.NOT_COORDINATOR]
     assert broker.statuses() == []
     broker.order(leader=1, epoch=3)

@@ -1,4 +1,4 @@
-"""A broker's coordinators are made when something needs them."""
+"""A broker's coordinators are created when they are needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbroker.server.services import Coordinators, Late, ShareServices
 
 
 class Asked:
-    """Stands for each coordinator: notes what it is asked."""
+    """Replaces each coordinator: records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

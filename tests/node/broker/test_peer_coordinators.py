@@ -1,6 +1,6 @@
 """Coordinators of several brokers: transactions over partitions of different leaders commit and
-abort, also when their coordinator dies between the decision and the markers; a share group reads a
-partition whose share coordinator is elsewhere.
+abort, also if their coordinator is killed between the decision and the markers; a share group reads
+a partition whose share coordinator is on another broker.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class ShareReader:
 def test_the_lag_of_a_share_group_whose_coordinator_has_no_replica_of_the_topic(
     tmp_path: Path,
 ) -> None:
-    """The leader of the partition, at another broker, says where it ends."""
+    """The leader of the partition, at another broker, returns its end offset."""
 
     async def script() -> None:
         settings = SETTINGS | {"min.insync.replicas": "1"}

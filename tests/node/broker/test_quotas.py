@@ -1,4 +1,6 @@
-"""Quotas on a running node, over its sockets: who is held to what, since when, and for how long."""
+"""Quotas on a running node, over its sockets: which clients are throttled, since when, and for how
+long.
+"""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_the_only_controller_is_a_broker_that_follows_and_leads(tmp_path: Path) 
 
 
 def test_a_follower_that_does_not_fetch_leaves_the_isr(tmp_path: Path) -> None:
-    """Its heartbeats go on, so only its leaders know."""
+    """Its heartbeats continue, so only its leaders know."""
 
     async def script() -> None:
         cluster = Cluster(tmp_path, ROLES, settings=SETTINGS)
@@ -110,7 +110,7 @@ def test_a_follower_that_does_not_fetch_leaves_the_isr(tmp_path: Path) -> None:
             role = cluster.nodes[number]._role
             assert role is not None and role._replication is not None
             hosting, fetchers = role.services.replicas.hosting, role._replication._fetchers
-            hosting.on_role = lambda _partition: None  # a change of its metadata would begin anew
+            hosting.on_role = lambda _partition: None  # a change of its metadata would start again
             fetchers.close()
             await produce(client, "t", COUNT)
             await until(lambda: isrs(cluster, "t") == [{4, 5, 6} - {number}])

@@ -1,4 +1,4 @@
-"""Throttles of replication as the metadata have them."""
+"""Replication throttles from the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deferreds and futures, each made of the other: results, errors, and surprises."""
+"""Conversion between Deferreds and futures: results, errors, and unexpected exceptions."""
 
 from __future__ import annotations
 

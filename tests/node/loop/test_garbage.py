@@ -1,5 +1,5 @@
-"""The broker leaves no circles to the garbage collector: what outlives a full collection is frozen
-(`node.garbage`), and a circle among that would never go.
+"""The broker creates no reference cycles: objects that survive a full collection are frozen
+(`node.garbage`), and a cycle of frozen objects would never be freed.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def end_with_answers_queued(broker: EmbeddedBroker) -> None:
 
 
 def send_malformed(broker: EmbeddedBroker) -> None:
-    """Bodies that end early or lie, small and large; each ends its connection."""
+    """Bodies that are truncated or have wrong lengths, small and large; each ends its
+    connection.
+    """
     for request, version in large_requests():
         frame = frame_of(request, version)
         for size in (200, len(frame) - 8):

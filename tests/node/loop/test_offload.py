@@ -1,4 +1,4 @@
-"""Work in a thread: its result comes back to the loop, also when the thread is gone."""
+"""Work in a thread: its result is passed to the loop, even if the thread has ended."""
 
 from __future__ import annotations
 

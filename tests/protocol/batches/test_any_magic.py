@@ -1,4 +1,4 @@
-"""Reading batches and message sets alike."""
+"""Reading batches and message sets through the same functions."""
 
 from __future__ import annotations
 

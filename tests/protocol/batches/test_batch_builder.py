@@ -45,7 +45,7 @@ def rebuilt(header: BatchHeader, records: list[Record]) -> bytearray:
 def test_built_again_from_its_records_a_batch_has_the_same_bytes(log: Path) -> None:
     for batch, header in stored(log):
         if header.is_log_append_time:
-            continue  # the records' own timestamps are there, but nobody reads them
+            continue  # the records' own timestamps are there, but they are not read
         records = list(iter_records(batch, header))
         again = rebuilt(header, records)
         if header.codec in SAME_STREAM and header.record_count:

@@ -1,4 +1,6 @@
-"""Codecs: round trips, Java's frames, corrupt input, and input that unpacks to far too much."""
+"""Codecs: round trips, Java's frames, corrupt input, and input that decompresses to far too
+much.
+"""
 
 from __future__ import annotations
 

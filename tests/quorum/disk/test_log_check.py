@@ -1,4 +1,6 @@
-"""Which damage of the metadata log is a torn tail, that recovery cuts, and which ends the start."""
+"""Which damage of the metadata log is a torn tail, which recovery truncates, and which makes the
+start fail.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class World:
         os.utime(marker, (at_s, at_s))
 
     def check(self, recovery_point: int = 0) -> str | None:
-        """Why the log is refused; None if recovery may go on."""
+        """Why the log is rejected; None if recovery may continue."""
         try:
             check_metadata_log(self.directory, recovery_point)
         except StartupError as error:
@@ -118,7 +120,7 @@ def test_a_gap_between_offsets_is_no_damage(world: World) -> None:
 
 
 def test_an_old_batch_behind_damage_does_not_count(world: World) -> None:
-    """Offsets only go up: it is what a block held before it was used for this file."""
+    """Offsets only increase: this is old data of a disk block that was reused for this file."""
     world.write(0, batch(0, 3), bytes(100), batch(1))
     assert world.check() is None
 

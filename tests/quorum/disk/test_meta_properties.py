@@ -1,4 +1,4 @@
-"""meta.properties: what is written is read, and files that make no sense are one line each."""
+"""meta.properties: what is written can be read, and invalid files are reported in one line each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = {"version": "1", "node.id": "3", "cluster.id": "cluster", "directory.id"
 
 
 def write(directory: Path, **changes: str | None) -> None:
-    """A whole file, but for changes; None leaves a line out."""
+    """A complete file with changes; None omits a line."""
     lines = {**LINES, **{name.replace("_", "."): value for name, value in changes.items()}}
     text = "".join(f"{name}={value}\n" for name, value in lines.items() if value is not None)
     (directory / META_PROPERTIES).write_text(text)

@@ -196,8 +196,8 @@ def test_a_log_behind_its_newest_snapshot_is_begun_anew(world: World) -> None:
 def test_a_log_begins_behind_records_that_a_loss_of_power_took(
     world: World, kept_bytes: int, goes_on: bool
 ) -> None:
-    """Below the newest snapshot nothing is missed: the node that leads would answer a fetch of such
-    a record with nothing, again and again.
+    """Below the newest snapshot no record is missing: a leader would answer fetches of such a
+    record with no records for ever.
     """
     storage = world.open()
     append(storage, b"a")
@@ -229,7 +229,7 @@ def test_a_log_begins_behind_records_that_a_loss_of_power_took(
 def test_a_log_that_contradicts_its_newest_snapshot_is_begun_anew(world: World) -> None:
     storage = world.open()
     append(storage, *[b"uncommitted"] * 7, epoch=0)
-    snapshot(storage, 5, b"x")  # fetched; the process ended before it replaced the log
+    snapshot(storage, 5, b"x")  # fetched; the process ended before the snapshot replaced the log
     storage = world.open()
     assert (storage.log.log_start_offset, storage.log.log_end_offset) == (5, 5)
     assert storage.raft_log().end == (5, 1)

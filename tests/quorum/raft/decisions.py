@@ -1,4 +1,4 @@
-"""What the cases of tests/data/decisions on the quorum hold (`tests.decisions`)."""
+"""The content of the cases of tests/data/decisions on the quorum (`tests.decisions`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A quorum of cores without network and disk: effects are carried out at once, in one thread.
+"""A quorum of cores without network and disk: effects are executed at once, in one thread.
 
-Time stands still until `advance`. Requests wait in `Replicas.network` until `deliver`; each message
-is encoded and decoded in its newest version. Faults and random schedules are in tests/sim.
+Time only moves with `advance`. Requests wait in `Replicas.network` until `deliver`; each message is
+encoded and decoded in its newest version. Faults and random schedules are in tests/sim.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def voters_of(*node_ids: int) -> VoterSet:
 
 @dataclass
 class Disk:
-    """What a replica has on disk; it outlives the replica."""
+    """The data of a replica on disk, which outlives the replica."""
 
     batches: list[bytes] = field(default_factory=list)
     start_offset: int = 0
@@ -138,7 +138,7 @@ class Replica:
         self.do(self.node.propose(records, self.world.now_ms))
 
     def do(self, effects: list[Effect]) -> None:
-        """Carry out the effects of one event."""
+        """Execute the effects of one event."""
         self.effects += effects
         for effect in effects:
             self._carry_out(effect)
@@ -247,7 +247,7 @@ class Replicas:
         )
         self.more_endpoints: tuple[VoterEndpoint, ...] = ()
         self.intercepted: dict[type, Callable[[Replica, Send], None]] = {}
-        """What happens to requests of a type instead of their delivery."""
+        """Replaces the delivery of requests of a type."""
         self.cut: set[tuple[int, int]] = set()
         """(from, to) of requests that are lost."""
         self.responses: dict[int, FetchResponse | object] = {}
@@ -275,7 +275,7 @@ class Replicas:
     # Messages.
 
     def deliver(self) -> None:
-        """Deliver what was sent, and what is sent in answer, until nothing is left."""
+        """Deliver all requests, and those sent in response, until none is left."""
         while self.network or self.finished:
             if self.finished:
                 node_id, snapshot_id, size_bytes = self.finished.popleft()
@@ -348,7 +348,7 @@ class Replicas:
     # Time.
 
     def advance(self, duration_ms: int) -> None:
-        """Let time go on, from deadline to deadline."""
+        """Advance time from deadline to deadline."""
         end_ms = self.now_ms + duration_ms
         self.deliver()
         while True:
@@ -385,7 +385,7 @@ class Replicas:
         return max(leaders, key=lambda each: each.node.quorum.epoch)
 
     def elect(self) -> Replica:
-        """Let time go on until there is a leader with a high watermark that all have."""
+        """Advance time until there is a leader with a high watermark that all replicas have."""
         for _ in range(200):
             self.advance(100)
             if any(each.node.is_leader and not each.is_down for each in self.replicas.values()):

@@ -1,4 +1,4 @@
-"""Control records of the metadata log: their bytes, and the configuration that they carry."""
+"""Control records of the metadata log: their bytes, and their configuration."""
 
 from __future__ import annotations
 

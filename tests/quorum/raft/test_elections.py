@@ -114,7 +114,9 @@ def test_a_voter_that_was_cut_off_does_not_topple_the_leader() -> None:
 
 
 def test_an_observer_grants_pre_votes_once_it_has_not_reached_the_leader_for_long() -> None:
-    """It may be a voter of whom its log does not say so yet, and whose vote a majority needs."""
+    """It may be a voter although its log does not show that yet, and its vote may be needed for a
+    majority.
+    """
     world = Replicas(1, 2, 3, observers=(9,))
     epoch = world.elect().node.quorum.epoch
     world.advance(500)

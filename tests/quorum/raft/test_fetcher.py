@@ -1,4 +1,4 @@
-"""The follower: acknowledges what it synced, goes back where it diverged, fetches snapshots."""
+"""The follower: acknowledges synced records, truncates diverging ones, fetches snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader: commits by majority, gives up without one, and names its successors."""
+"""The leader: commits by majority, resigns without one, and sends its successors."""
 
 from __future__ import annotations
 

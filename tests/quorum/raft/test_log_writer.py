@@ -1,4 +1,6 @@
-"""Appends and flushes: which batches a follower takes, what a flush before a truncation says."""
+"""Appends and flushes: which batches a follower appends, and the result of a flush before a
+truncation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower asks about its own place among the voters."""
+"""The requests of a follower for its own entry in the voter set."""
 
 from __future__ import annotations
 

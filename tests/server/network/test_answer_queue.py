@@ -1,5 +1,5 @@
-"""Responses that wait behind an earlier one: what they hold is charged and bounded, and is given
-back when the peer leaves, also while the connection is not read.
+"""Responses that wait behind an earlier one: their memory is charged and limited, and released when
+the peer leaves, also while the connection is not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.server.loopback import LOOPS, Loopback, NewLoop, Peer, run, until
 
 BIG = 200_000
 HUGE = 600_000
-"""More than the kernel takes for a peer that does not read."""
+"""More than the kernel accepts for a peer that does not read."""
 
 
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)

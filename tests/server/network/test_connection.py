@@ -1,4 +1,6 @@
-"""Connections on real sockets: order, pipelining, back-pressure, limits, and what ends one."""
+"""Connections on real sockets: order, pipelining, back-pressure, limits, and reasons to close
+one.
+"""
 
 from __future__ import annotations
 

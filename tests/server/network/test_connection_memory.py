@@ -17,11 +17,11 @@ from tests.server.loopback import LOOPS, Loopback, NewLoop, frame, run, until
 pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 
 HEARTBEAT = b"\0\x0c heartbeat"
-"""A light request; what begins with a letter is none."""
+"""A light request; data that begins with a letter is not a request."""
 
 
 def test_large_requests_take_turns(new_loop: NewLoop) -> None:
-    """Ten clients with requests of which the limit lets in three at a time: all are answered, small
+    """Ten clients with requests of which the limit admits three at a time: all are answered, small
     requests meanwhile.
     """
 
@@ -131,7 +131,7 @@ def test_who_does_not_send_its_request_makes_room(
 
 
 def test_who_sent_its_request_has_all_the_time_again(new_loop: NewLoop) -> None:
-    """Also if nobody was waiting at the moment in which it was whole."""
+    """Also if no connection was waiting when the request was complete."""
 
     async def main() -> None:
         async with Loopback(max_frame_bytes=1 << 20) as loopback:

@@ -1,5 +1,5 @@
-"""When a connection takes up its requests: whenever bytes came, and not while the peer takes
-nothing.
+"""When a connection handles its requests: whenever bytes have arrived, but not while the peer does
+not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("new_loop", LOOPS)
 
 
 class CountedTimers(LoopTimers):
-    """Each time a connection takes up its requests it looks at the clock once."""
+    """A connection reads the clock once each time it handles requests."""
 
     looks = 0
 
@@ -50,7 +50,7 @@ def test_requests_that_came_before_a_planned_turn_have_room(new_loop: NewLoop) -
 
 
 def test_no_turn_is_taken_while_the_peer_takes_nothing(new_loop: NewLoop) -> None:
-    """Behind an answer that does not leave, a request whose own may be large waits to be woken."""
+    """A request with a possibly large response waits behind a response that cannot be sent."""
 
     async def main() -> None:
         async with Loopback(send_buffer_bytes=8192) as loopback:

@@ -1,4 +1,4 @@
-"""Connections leave the logs their descriptors."""
+"""Connections leave enough file descriptors for logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that leaves is noticed while its connection is not read."""
+"""A peer that leaves is detected while its connection is not read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class World:
         self.watch.watch(self.mine.fileno(), self.told.append)
 
     def turn(self) -> None:
-        """Let the loop see what the kernel has."""
+        """Let the loop process the kernel's events."""
         for _ in range(3):
             self.loop.run_until_complete(asyncio.sleep(0))
 

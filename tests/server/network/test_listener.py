@@ -1,4 +1,4 @@
-"""Listening sockets: real ports, ports in use, what clients are told."""
+"""Listening sockets: real ports, ports in use, the addresses for clients."""
 
 from __future__ import annotations
 

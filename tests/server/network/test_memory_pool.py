@@ -1,4 +1,6 @@
-"""The memory pool: nobody gets more than there is, nobody waits for ever, the first comes first."""
+"""The memory pool: no ticket gets more than there is, none waits for ever, and they are served in
+order.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import pytest
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
 
 LIMIT = 1333
-"""Of which three quarters, 999, are for requests."""
+"""Three quarters of it, 999, are for requests."""
 
 
 class Holder:
-    """Somebody who takes memory, or waits for it."""
+    """A caller that takes memory, or waits for it."""
 
     def __init__(self, pool: MemoryPool, served: list[Holder]) -> None:
         self.pool = pool
@@ -60,7 +62,7 @@ def test_what_fits_is_there_at_once() -> None:
 
 
 def test_the_first_comes_first() -> None:
-    """A small one does not overtake a large one, or the large one would wait for ever."""
+    """A small request does not overtake a large one, or the large one would wait for ever."""
     pool = MemoryPool(LIMIT)
     (first, large, small), served = holders(pool, 3)
     assert first.want(600)
@@ -199,7 +201,7 @@ def test_what_waits_for_its_turn_is_no_reason_to_wait() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order(seed: int) -> None:
-    """A random life of many holders: within the limit, in order, and all served in the end."""
+    """A random run of many holders: within the limit, in order, and all served in the end."""
     random = Random(seed)
     pool = MemoryPool(LIMIT)
     everybody, served = holders(pool, 30)

@@ -1,4 +1,4 @@
-"""A muted connection: nothing is started, and what arrives waits."""
+"""A muted connection: no request is started, and arriving requests wait."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TOLERANCE_MS = 20
 
 @pytest.mark.parametrize("new_loop", LOOPS)
 def test_requests_wait_while_their_connection_is_muted(new_loop: NewLoop) -> None:
-    """Also those that are in the buffer already; other connections go on."""
+    """Also those that are in the buffer already; other connections continue."""
 
     async def main() -> None:
         async with Loopback() as loopback:

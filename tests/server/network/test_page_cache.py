@@ -1,4 +1,4 @@
-"""Whether a range is in the page cache, asked of the real kernel where it can count."""
+"""Whether a range is in the page cache, queried from the real kernel where it can count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fd(tmp_path: Path) -> Iterator[int]:
 
 
 def drop(fd: int) -> None:
-    """Take the middle of the file out of memory, which the kernel does as it likes."""
+    """Evict the middle of the file, which the kernel may or may not do."""
     for _ in range(100):
         os.posix_fadvise(fd, 256 * PAGE, 512 * PAGE, os.POSIX_FADV_DONTNEED)
         try:

@@ -1,4 +1,4 @@
-"""A connection ends for a lack of progress, not for the time it takes."""
+"""A connection is closed for a lack of progress, not for its duration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kbroker.server.network.response_writer import ResponseWriter
 from tests.server.loopback import LOOPS, FileRange, Loopback, NewLoop, run, until
 
 SIZE = 600_000
-"""More than the kernel takes for a peer that does not read."""
+"""More than the kernel accepts for a peer that does not read."""
 
 MAX_IDLE_SECONDS = 100.0
 
@@ -184,7 +184,9 @@ def test_after_a_long_wait_the_peer_has_its_idle_time(new_loop: NewLoop) -> None
 def test_a_peer_that_takes_nothing_ends_whatever_it_waits_for(
     new_loop: NewLoop, next_request: bytes
 ) -> None:
-    """Its next request waits too, for memory or for its response: that excuses nothing."""
+    """Its next request waits too, for memory or for its response: that is no excuse for a lack of
+    progress.
+    """
 
     async def main() -> None:
         async with Loopback(send_buffer_bytes=8192) as loopback:
@@ -244,7 +246,7 @@ def test_chunks_that_are_read_for_a_slow_peer_are_charged(
 
 @on_loops
 def test_a_sweep_holds_no_response(new_loop: NewLoop) -> None:
-    """A connection that is idle afterwards would keep its last response, which nobody charges."""
+    """A connection that is idle afterwards would keep its last response, which is not charged."""
 
     async def main() -> None:
         async with Loopback() as loopback:

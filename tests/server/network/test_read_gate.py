@@ -1,4 +1,4 @@
-"""When a connection is read: paused, parked, and what a client that leaves meanwhile causes."""
+"""When a connection is read: paused, parked, and the effect of a client that leaves meanwhile."""
 
 from __future__ import annotations
 

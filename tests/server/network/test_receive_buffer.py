@@ -24,8 +24,8 @@ def frame(body: bytes) -> bytes:
 
 
 def feed(buffer: ReceiveBuffer, data: bytes, chunk: int) -> list[bytes]:
-    """Give data in chunks, as a socket would, and the buffer what it needs; return copies of the
-    frames that came out.
+    """Pass data in chunks, like a socket, and let the buffer grow as needed; returns copies of the
+    frames.
     """
     frames = []
     position = 0

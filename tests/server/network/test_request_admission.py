@@ -1,4 +1,4 @@
-"""Which requests wait while the memory account is nearly used up."""
+"""Which requests wait while the memory account is nearly exhausted."""
 
 from __future__ import annotations
 

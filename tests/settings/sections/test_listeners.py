@@ -1,4 +1,4 @@
-"""Listeners, their protocols, and what clients are told."""
+"""Listeners, their protocols, and the addresses for clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""process.roles: what fits together, and the outcomes of Kafka where nothing does."""
+"""process.roles: valid combinations, and Kafka's results for invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADVERTISED = "advertised.listeners"
 
 
 def load(*properties: dict[str, str | None]) -> BrokerConfig:
-    """Later ones win; None takes a key away."""
+    """Later values override earlier ones; None removes a key."""
     merged: dict[str, str | None] = {}
     for each in properties:
         merged.update(each)

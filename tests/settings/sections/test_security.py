@@ -1,4 +1,4 @@
-"""A configuration that promises security which this version does not have refuses the start."""
+"""A broker with security settings that this version does not implement does not start."""
 
 from __future__ import annotations
 

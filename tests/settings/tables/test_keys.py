@@ -1,4 +1,4 @@
-"""Text to values and back, with Kafka's own wording where a value cannot be."""
+"""Text to values and back, with Kafka's own wording for invalid values."""
 
 from __future__ import annotations
 

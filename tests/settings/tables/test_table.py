@@ -85,13 +85,13 @@ def test_served_keys_exist() -> None:
 
 
 def test_bounds_of_group_settings_are_served() -> None:
-    """Whoever sets one is not told that it does nothing."""
+    """A user who sets one gets no warning that it has no effect."""
     bounds = {key for pair in _BOUND_KEYS.values() for key in pair if key is not None}
     assert bounds <= SERVED_KEYS
 
 
 def test_served_keys_are_read() -> None:
-    """A key that claims to change something is named in the code that makes it so."""
+    """A key that is listed as implemented appears in the code that implements it."""
     settings = ROOT / "kbroker" / "settings"
     sources = "".join(
         path.read_text()

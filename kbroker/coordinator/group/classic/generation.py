@@ -1,8 +1,8 @@
 """The generation of a classic group: its members, their leader and protocol, and the group's state.
 
-A generation is what the members of one rebalance agreed on. The record of a group in the log is its
-last stable generation, or that the group became empty; members that are still joining are in no
-record. How one generation follows another is in `rebalance`.
+A generation is the result of one rebalance. The record of a group in the log is its last stable
+generation, or the empty group; members that are still joining are in no record. `rebalance` has the
+transitions between generations.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GroupSettings(Protocol):
 
 
 class Generation:
-    """The members and what they agreed on. `members` is in the order in which they joined;
+    """The members and their current generation. `members` is in the order in which they joined;
     `static_members` has the member id by instance id.
     """
 
@@ -91,7 +91,9 @@ class Generation:
         self.members = self._members.members
         self.static_members = self._members.static_members
         self.pending_joins: dict[Digest, Deadline] = {}
-        """Deadlines of member ids given out by MEMBER_ID_REQUIRED that have not joined yet."""
+        """Deadlines of member ids that were assigned by MEMBER_ID_REQUIRED and have not
+        joined yet.
+        """
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not sent SyncGroup."""
         self.new_member_added = False
@@ -124,34 +126,35 @@ class Generation:
         )
 
     def _end_assignments(self) -> None:
-        """The assignments of the last stable generation become the former ones."""
+        """The assignments of the last stable generation become the former assignments."""
         if any(member.assignment for member in self.members.values()):
             for member in self.members.values():
                 member.former_assignment, member.assignment = member.assignment, b""
 
-    # -- what others read ----------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no members. One that was given an id and has not joined with it yet counts
-        no more than in Kafka: its group may become one of another type, in which it then joins.
+        """Whether the group has no members. A pending member (it got an id and has not joined with
+        it yet) does not count, as in Kafka: its group may become a group of another type, which it
+        then joins.
         """
         return self.state is GroupState.EMPTY
 
     def is_pending(self, member_id: str) -> bool:
-        """Whether that id was given out by MEMBER_ID_REQUIRED and has not joined yet."""
+        """Whether that id was assigned by MEMBER_ID_REQUIRED and has not joined yet."""
         return bool(self.pending_joins) and digest_of(member_id) in self.pending_joins
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether that member is in the group, and is the one its instance id now belongs to."""
+        """Whether that member is in the group and currently owns its instance id."""
         return self._members.check(member_id, instance_id)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest of the members'."""
+        """The longest rebalance timeout of the members."""
         return self._members.rebalance_timeout_ms()
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Topics that a member of this generation subscribes to; None if that is not known."""
+        """Topics that a member of this generation subscribes to; None if they are unknown."""
         if self.protocol_type != PROTOCOL_TYPE or self.protocol_name is None:
             return None
         return self._members.subscribed_topics(self.protocol_name)

@@ -1,4 +1,4 @@
-"""One classic group: how it answers its members. KIP-62, 134, 345, 389, 394, 559, 814.
+"""One classic group: the responses to its members. KIP-62, 134, 345, 389, 394, 559, 814.
 
 Offsets are in `offsets`. `groups` has the map of groups and answers for groups that do not exist.
 """
@@ -32,23 +32,27 @@ from kbroker.protocol.messages.stored.group_records import (
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
-"""How long a JoinGroup of a new member may wait: it has no id yet, so it cannot send heartbeats. As
-in Kafka.
+"""How long a JoinGroup of a new member may wait: the member has no id yet, so it cannot send
+heartbeats. As in Kafka.
 """
 REQUIRES_MEMBER_ID_VERSION: Final = 4
-"""From this JoinGroup on a new dynamic member is sent back once with its id (KIP-394)."""
+"""From this JoinGroup version on a new dynamic member first gets its id and joins again
+(KIP-394).
+"""
 SKIP_ASSIGNMENT_VERSION: Final = 9
-"""From this JoinGroup on a returning static leader is told it need not assign (KIP-814)."""
+"""From this JoinGroup version on a returning static leader is told to skip the assignment
+(KIP-814).
+"""
 
 
 class ClassicGroup(Rebalance):
-    """One group: requests of its members, and its life in a shard. Every method takes the clock and
-    returns results.
+    """One group: requests of its members, and its lifecycle in a shard. Every method takes the
+    clock and returns results.
     """
 
     __slots__ = ()
 
-    # -- life in a shard -----------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------
 
     def restore(self, value: GroupMetadataValue, now_ms: int) -> None:
         """Take over the members of the record and start their sessions. Only for a group that was
@@ -87,7 +91,7 @@ class ClassicGroup(Rebalance):
         self, members: Mapping[str, ConsumerGroupMemberMetadataValue], generation_id: int
     ) -> None:
         """Become the stable group of these members of a consumer group, all of which use the
-        classic protocol. Only for a group that was just created; sessions start with `begin`.
+        classic protocol. Only for a group that was just created; `begin` starts the sessions.
         """
         self.generation_id = generation_id
         self.protocol_type = PROTOCOL_TYPE
@@ -115,15 +119,15 @@ class ClassicGroup(Rebalance):
         self.previous_state = GroupState.COMPLETING_REBALANCE
 
     def begin(self, now_ms: int, *, rebalance: bool) -> list[Result]:
-        """Start the sessions of adopted members, and perhaps a rebalance."""
+        """Start the sessions of adopted members, and a rebalance if requested."""
         for member in self.members.values():
             self._memory.add(member.size_bytes)
             self._renew_session(member, now_ms)
         return self._prepare_rebalance(now_ms) if rebalance else []
 
     def on_loaded(self, now_ms: int) -> list[Result]:
-        """After all records were replayed: a group larger than now allowed rebalances at once, and
-        one whose record has no leader (see `migration.downgrade`).
+        """Called after all records were replayed: starts a rebalance if the group is larger than
+        now allowed, or if its record has no leader (see `migration.downgrade`).
         """
         is_too_large = len(self.members) > self._settings.group_max_size
         if self.state is GroupState.STABLE and (self.leader_id is None or is_too_large):
@@ -143,14 +147,14 @@ class ClassicGroup(Rebalance):
         return results
 
     def abandon_creation(self, waiter: Waiter, error: ErrorCode, now_ms: int) -> list[Result]:
-        """The record of this new group was refused: answer the join that created it."""
+        """The record of this new group was rejected: answer the JoinGroup that created it."""
         for member in self.members.values():
             if member.join_waiter is waiter:
                 return [*self._remove(member, error), *self._after_members_left(now_ms)]
         return []
 
     def dismiss(self, error: ErrorCode) -> list[Reply]:
-        """Answer every waiting member with error, and change nothing else."""
+        """Answer every waiting member with error, without any other change."""
         replies: list[Reply] = []
         for member in self.members.values():
             replies += self._answer(member, error)
@@ -173,17 +177,17 @@ class ClassicGroup(Rebalance):
             return [Reply(join.waiter, join_error(join.member_id, error))]
         member, size_bytes = self.members.get(join.member_id), join.size_bytes
         if size_bytes > self._memory.member_limit_bytes:
-            error = ErrorCode.GROUP_MAX_SIZE_REACHED  # no record could hold what it says
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED  # its data would not fit into a record
             return [Reply(join.waiter, join_error(join.member_id, error))]
         if not self._memory.has_room(size_bytes - (member.size_bytes if member else 0)):
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # which makes the client try again later
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE  # the client retries later
             return [Reply(join.waiter, join_error(join.member_id, error))]
         if join.member_id == UNKNOWN_MEMBER:
             return self._join_without_id(join, now_ms)
         return self._join_with_id(join, now_ms)
 
     def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Result]:
-        """SyncGroup: a member asks for its assignment; the leader brings those of all members."""
+        """SyncGroup: a member requests its assignment; the leader sends those of all members."""
         error = self._check_sync(request)
         if error is not ErrorCode.NONE:
             return [Reply(waiter, SyncGroupResponse(error_code=error))]
@@ -206,7 +210,7 @@ class ClassicGroup(Rebalance):
         return results
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
-        """Heartbeat: renews the session timeout and tells the member whether to rejoin."""
+        """Heartbeat: renews the session timeout; the error tells the member whether to rejoin."""
         error = self.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.NONE:
             return error
@@ -220,8 +224,8 @@ class ClassicGroup(Rebalance):
     def leave(
         self, identities: Iterable[LeaveGroupRequest.MemberIdentity], now_ms: int
     ) -> tuple[list[ErrorCode], list[Result]]:
-        """LeaveGroup: an error per identity, in order. A static member may be named by its instance
-        id alone.
+        """LeaveGroup: an error per identity, in order. A static member may be identified by its
+        instance id alone.
         """
         errors: list[ErrorCode] = []
         results: list[Result] = []
@@ -242,13 +246,13 @@ class ClassicGroup(Rebalance):
     def leave_errors(
         self, identities: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """The error that `leave` would return for each identity on its own."""
+        """The error that `leave` would return for each identity separately."""
         return [self._member_that_leaves(identity)[1] for identity in identities]
 
     def _member_that_leaves(
         self, identity: LeaveGroupRequest.MemberIdentity
     ) -> tuple[str, ErrorCode]:
-        """The id of the member, or pending member, that a LeaveGroup names."""
+        """The id of the member, or pending member, of a LeaveGroup."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == UNKNOWN_MEMBER:
             member_id = self.static_members.get(instance_id or "", UNKNOWN_MEMBER)
@@ -257,7 +261,9 @@ class ClassicGroup(Rebalance):
         return member_id, self.check_member(member_id, instance_id)
 
     def touch(self, member_id: str, now_ms: int) -> None:
-        """A commit counts as a heartbeat, except while an assignment is awaited."""
+        """Renew the session at a commit, as a heartbeat does, except while an assignment is
+        awaited.
+        """
         member = self.members.get(member_id)
         if member is not None and self.state is not GroupState.COMPLETING_REBALANCE:
             self._renew_session(member, now_ms)
@@ -265,8 +271,8 @@ class ClassicGroup(Rebalance):
     def check_commit(
         self, member_id: str, instance_id: str | None, generation_id: int
     ) -> ErrorCode:
-        """Whether this member of this generation may commit offsets; -1 and no member id: a simple
-        consumer or a tool.
+        """Whether this member of this generation may commit offsets. Generation -1 without a member
+        id is a simple consumer or a tool.
         """
         if self.state is GroupState.EMPTY and generation_id < 0:
             return ErrorCode.NONE
@@ -343,7 +349,9 @@ class ClassicGroup(Rebalance):
         return results + self._rebalance_or_complete_join(now_ms)
 
     def _answer_join_again(self, member: Member, join: Join, now_ms: int) -> list[Result]:
-        """The response to the first JoinGroup was perhaps lost: this generation still stands."""
+        """Answer a repeated JoinGroup, whose first response may be lost, with the current
+        generation.
+        """
         self._renew_session(member, now_ms)
         return [Reply(join.waiter, self._join_response(member))]
 
@@ -374,7 +382,7 @@ class ClassicGroup(Rebalance):
         return self._rebalance_or_complete_join(now_ms)
 
     def _update_member(self, member: Member, join: Join) -> list[Result]:
-        """Store what the member says now; this JoinGroup waits in place of an earlier one."""
+        """Store the member's new data; this JoinGroup waits in place of an earlier one."""
         former_bytes = member.size_bytes
         self._members.set_protocols(member, join.protocols)
         self._memory.add(member.size_bytes - former_bytes)
@@ -409,8 +417,8 @@ class ClassicGroup(Rebalance):
             self.state is GroupState.STABLE
             and self._members.protocol_if_replaced(self.group_id, old, member) == self.protocol_name
         ):
-            # The generation continues, so its record must name the new id. If the append is
-            # refused, the former entry stays.
+            # The generation continues, so its record must have the new id. If the append is
+            # rejected, the former entry stays.
             record = group_metadata_record(self.group_id, self._value_if_replaced(old, member))
             then = partial(self._on_static_member_appended, member, join, self.leader_id)
             return [
@@ -457,7 +465,7 @@ class ClassicGroup(Rebalance):
             return []  # it was answered meanwhile
         has_place = self.members.get(member.member_id) is member
         if has_place and self.state is not GroupState.STABLE and error is ErrorCode.NONE:
-            return []  # a rebalance began meanwhile; its end is the response
+            return []  # a rebalance began meanwhile; the member is answered at its end
         member.join_waiter = None
         self._awaiting_join_count -= has_place
         if error is not ErrorCode.NONE:

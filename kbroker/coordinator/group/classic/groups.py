@@ -1,9 +1,8 @@
 """The classic groups of one partition of `__consumer_offsets`, as a `GroupKind`.
 
-What must survive is in `metadata`, the last record of every group, which changes by replay only.
-The live `groups` hold on top of it the state of a rebalance; after a load they are built from
-`metadata`. A group may exist without a record: offsets that are committed without a member belong
-to a classic group.
+The durable state is in `metadata`, the last record of every group, which only replay changes. The
+`groups` add the state of a rebalance; after a load they are built from `metadata`. A group may
+exist without a record: offsets that are committed without a member belong to a classic group.
 """
 
 from __future__ import annotations
@@ -40,15 +39,17 @@ from kbroker.protocol.messages.coordinators.groups import (
 from kbroker.protocol.messages.stored.group_records import GroupMetadataKey, GroupMetadataValue
 
 DESCRIBE_NOT_FOUND_VERSION: Final = 6
-"""From this DescribeGroups on an unknown group is an error; before, it is a dead group."""
+"""From this DescribeGroups version on an unknown group is an error; before, it is described as
+dead.
+"""
 
 _DescribedGroup = DescribeGroupsResponse.DescribedGroup
 _DescribedMember = DescribeGroupsResponse.DescribedGroupMember
 
 
 def _answered_by(waiter: Waiter, results: Results) -> CoordinatorResult[Message]:
-    """The decision on a request that is answered by a Reply to its waiter: one of results, or of a
-    later decision.
+    """The decision on a request that is answered by a Reply to its waiter, in results or in a later
+    decision.
     """
     return CoordinatorResult((), waiter, on_written=lambda now_ms: results)
 
@@ -112,7 +113,7 @@ class ClassicGroups:
     def __len__(self) -> int:
         return len(self.groups)
 
-    # -- replay and life in a shard ----------------------------------------------------------
+    # -- replay and lifecycle ----------------------------------------------------------------
 
     def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
         """Apply the last record of a group; the live group is built by `on_loaded`."""
@@ -149,11 +150,11 @@ class ClassicGroups:
         return results
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """Nothing: classic groups know topics by the metadata of their members only."""
+        """None: classic groups know topics by the metadata of their members only."""
         return []
 
     def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
-        """Generations, and groups that are created or deleted."""
+        """The log line for generations, and for groups that are created or deleted."""
         if not isinstance(key, GroupMetadataKey):
             return None
         if not isinstance(value, GroupMetadataValue):
@@ -171,10 +172,12 @@ class ClassicGroups:
         """Ids with a record of a classic group that belong to a group of another type."""
         return [group_id for group_id in self.metadata if self._is_other_type(group_id)]
 
-    # -- groups that begin and end -----------------------------------------------------------
+    # -- creating and deleting groups --------------------------------------------------------
 
     def ensure(self, group_id: str) -> None:
-        """Offsets belong to a group: without another group of that id, to a classic one."""
+        """Create a classic group with that id, to which committed offsets belong, unless there is a
+        group.
+        """
         if group_id not in self.groups and not self._is_other_type(group_id):
             self.create(group_id)
 
@@ -196,7 +199,7 @@ class ClassicGroups:
         )
 
     def give_way(self, group_id: str) -> None:
-        """A group of another type with this id was created."""
+        """Remove the group: a group of another type with this id was created."""
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -205,8 +208,8 @@ class ClassicGroups:
         self, group_id: str, join: Join, former: Sequence[CoordinatorRecord], now_ms: int
     ) -> CoordinatorResult[Message]:
         """The first JoinGroup of a member creates the group. former: tombstones of a group of
-        another type whose id it takes; they are in one batch with the group's first record, so
-        that the id always belongs to one group.
+        another type with that id; they are in one batch with the first record of the new group, so
+        that the id always belongs to exactly one group.
         """
         group = self.create(group_id)
         record = group_metadata_record(group_id, group.empty_value())
@@ -221,9 +224,9 @@ class ClassicGroups:
         self, group: ClassicGroup, join: Join, error: ErrorCode, now_ms: int
     ) -> list[Result]:
         if error is ErrorCode.NONE or self.groups.get(group.group_id) is not group:
-            return []  # a group that gave way since has answered its members
+            return []  # a group that was replaced meanwhile has answered its members
         if self._is_other_type(group.group_id):
-            del self.groups[group.group_id]  # the append was refused: the former group stays
+            del self.groups[group.group_id]  # the append was rejected: the former group stays
             return group.unload(error)
         return group.abandon_creation(join.waiter, error, now_ms)
 
@@ -261,8 +264,8 @@ class ClassicGroups:
         leaving: Sequence[LeaveGroupRequest.MemberIdentity],
         now_ms: int,
     ) -> CoordinatorResult[Message]:
-        """LeaveGroup: one result per identity, in order, once the record of a group that is empty
-        now is committed.
+        """LeaveGroup: one result per identity, in order, once the record of the group is committed
+        if it became empty.
         """
         errors, results = self.groups[group_id].leave(leaving, now_ms)
         records: list[CoordinatorRecord] = []
@@ -277,7 +280,7 @@ class ClassicGroups:
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """The error that `leave` would return for each identity on its own."""
+        """The error that `leave` would return for each identity separately."""
         return self.groups[group_id].leave_errors(leaving)
 
     # -- offsets -----------------------------------------------------------------------------
@@ -289,7 +292,7 @@ class ClassicGroups:
         )
 
     def check_transactional_commit(self, group_id: str, committer: OffsetCommitter) -> ErrorCode:
-        """The same in a transaction, where a rebalance does not matter (KIP-447)."""
+        """As `check_commit`, in a transaction, where a rebalance does not matter (KIP-447)."""
         group = self.groups[group_id]
         if committer.epoch < 0 and (committer.names_no_member or group.state is GroupState.EMPTY):
             return ErrorCode.NONE
@@ -299,7 +302,7 @@ class ClassicGroups:
         return error
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Offsets of a classic group may be read by every client."""
+        """NONE: every client may read the offsets of a classic group."""
         return ErrorCode.NONE
 
     def touch(self, group_id: str, member_id: str, now_ms: int) -> None:
@@ -309,8 +312,8 @@ class ClassicGroups:
             group.touch(member_id, now_ms)
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
-        """Topics that members of this generation subscribe to. Raises
-        KafkaError(NON_EMPTY_GROUP) if the members are no consumers.
+        """Topics that members of this generation subscribe to. Raises KafkaError(NON_EMPTY_GROUP)
+        if the members are not consumers.
         """
         group = self.groups[group_id]
         if group.state is GroupState.EMPTY:
@@ -331,10 +334,10 @@ class ClassicGroups:
         subscribed = group.subscribed_topics() if group.state is GroupState.STABLE else None
         return None if subscribed is None else Retention(subscribed)
 
-    # -- what tools read ---------------------------------------------------------------------
+    # -- describing groups -------------------------------------------------------------------
 
     def listed(self, states: Set[str]) -> Iterator[ListGroupsResponse.ListedGroup]:
-        """Groups in one of these states, in lower case; empty: any."""
+        """The groups in one of these states, in lower case; all groups if there are none."""
         for group in self.groups.values():
             if states and group.state.value.lower() not in states:
                 continue
@@ -346,7 +349,9 @@ class ClassicGroups:
             )
 
     def describe(self, group_id: str) -> tuple[_DescribedGroup, Iterator[_DescribedMember]]:
-        """Subscriptions and assignments are shown while the group is stable."""
+        """The group and its members. Subscriptions and assignments are included while the group is
+        stable.
+        """
         group = self.groups[group_id]
         is_stable, protocol_name = group.state is GroupState.STABLE, group.protocol_name
         described = _DescribedGroup(

@@ -9,11 +9,11 @@ from kbroker.protocol.messages.stored.group_records import GroupMetadataValue
 
 
 class Member:
-    """One member. is_new: from its first join until a generation holds it.
+    """One member. is_new: from its first join until it is part of a generation.
 
-    former_assignment: of the generation before, which a cooperative member may still hold.
-    join_waiter, sync_waiter: the responses it waits for. session: when it is given up unless heard
-    of.
+    former_assignment: that of the previous generation, whose partitions a cooperative member may
+    still own. join_waiter, sync_waiter: the requests that wait for a response. session: its
+    deadline, which every request of the member postpones.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """Memory for what it said."""
+        """Memory that the member's data takes."""
         return said_bytes(self.protocols, self.member_id, self.client_id, self.instance_id)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -69,13 +69,13 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """Its best protocol among candidates, all of which it knows."""
+        """The first of its protocols that is among candidates; it supports all of them."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def to_value(
         self, protocol_name: str | None, assignment: bytes
     ) -> GroupMetadataValue.MemberMetadata:
-        """As it stands in a group's record."""
+        """The member as it is stored in a group's record."""
         return GroupMetadataValue.MemberMetadata(
             member_id=self.member_id,
             group_instance_id=self.instance_id,

@@ -1,5 +1,5 @@
-"""The members of a classic group, and what they have in common: the protocols that all of them
-support, the topics they subscribe to.
+"""The members of a classic group, the protocols that all of them support, and the topics to which
+they subscribe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.protocol.errors import ErrorCode, MalformedRequest
 
 
 class Members:
-    """Members by id, in the order they came; static_members: member id by instance id."""
+    """Members by id, in the order of joining; static_members: member id by instance id."""
 
     __slots__ = ("_protocol_counts", "members", "static_members")
 
@@ -24,7 +24,7 @@ class Members:
         self._protocol_counts: dict[str, int] = {}
 
     def add(self, member: Member) -> None:
-        """A new member, at the end."""
+        """Append a new member."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -38,7 +38,7 @@ class Members:
         self._count_protocols(member, -1)
 
     def replace(self, old: Member, new: Member) -> None:
-        """Put a static member that came back into the place of its former self."""
+        """Replace a static member by its new entry, in the same position."""
         members = list(self.members.values())
         self._count_protocols(old, -1)
         self.members.clear()
@@ -65,7 +65,7 @@ class Members:
         self._count_protocols(member, 1)
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether that member is in the group, and is the one its instance id now belongs to."""
+        """Whether that member is in the group and currently owns its instance id."""
         if instance_id is not None:
             owner = self.static_members.get(instance_id)
             if owner is None:
@@ -76,7 +76,7 @@ class Members:
 
     def supports(self, join: Join, protocol_type: str | None) -> bool:
         """Whether the joining member supports a protocol that all members support. protocol_type:
-        the group's.
+        that of the group.
         """
         if not self.members:
             return bool(join.protocol_type and join.protocols)
@@ -89,8 +89,8 @@ class Members:
         return bool(join.protocols)
 
     def select_protocol(self, group_id: str) -> str:
-        """The protocol most members like best among those that all know; the first voted for if
-        they tie.
+        """The protocol with the most votes among those that all members support; of several the
+        first voted for.
         """
         return self._select(group_id, self.members.values())
 
@@ -108,12 +108,12 @@ class Members:
         return max(votes, key=votes.__getitem__)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest of the members'."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def subscribed_topics(self, protocol_name: str) -> frozenset[str] | None:
-        """Topics that a member subscribes to by that protocol of consumers; None if one cannot be
-        read.
+        """Topics that a member subscribes to with that protocol of consumers; None if a
+        subscription cannot be decoded.
         """
         topics: set[str] = set()
         for member in self.members.values():

@@ -1,8 +1,8 @@
 """The rebalance of a classic group, from one generation to the next. KIP-62, 134, 345, 394.
 
-    Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ... -> Empty
+Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ... -> Empty
 
-PreparingRebalance gathers the JoinGroups of all members. CompletingRebalance has a leader and a
+PreparingRebalance waits for the JoinGroups of all members. CompletingRebalance has a leader and a
 protocol, and waits for the leader's SyncGroup. The group is Stable once the assignment is
 committed.
 """
@@ -58,7 +58,7 @@ class Rebalance(Generation):
         self._join_deadline = Deadline(self._on_join_deadline)
         self._sync_deadline = Deadline(self._on_sync_deadline)
 
-    # -- gathering members ---------------------------------------------------------------------
+    # -- waiting for members -------------------------------------------------------------------
 
     def _rebalance_or_complete_join(self, now_ms: int) -> list[Result]:
         if self.state in MAY_REBALANCE:
@@ -106,7 +106,7 @@ class Rebalance(Generation):
             if member.join_waiter is None and member.instance_id is None:
                 results += self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and not self._elect_leader():
-            # Only absent static members are left: wait until they return or their sessions end.
+            # Only absent static members are left: wait until they rejoin or their sessions expire.
             self._deadlines.set(self._join_deadline, now_ms + self.rebalance_timeout_ms())
             return results
         self.generation_id += 1
@@ -133,7 +133,9 @@ class Rebalance(Generation):
         return results
 
     def _elect_leader(self) -> bool:
-        """Keep the leader if it rejoined, else take the first member that did; False if none."""
+        """Keep the leader if it rejoined, else elect the first member that did; False if there is
+        none.
+        """
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.join_waiter is not None:
             return True
@@ -205,7 +207,7 @@ class Rebalance(Generation):
         if member is None:
             return []
         if not member.is_new and (member.join_waiter is not None or member.sync_waiter is not None):
-            return []  # its request waits here; the response renews the session
+            return []  # its request is waiting; the response renews the session
         results = self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         return results + self._after_members_left(now_ms)
 
@@ -214,7 +216,7 @@ class Rebalance(Generation):
         return self._maybe_complete_join(now_ms)
 
     def _on_pending_evicted(self, digest: Digest, now_ms: int) -> None:
-        """Too many member ids are pending, and this is the oldest: forget it."""
+        """Remove the oldest pending member id, because there are too many."""
         self._forget_pending(digest)
         is_initial = self.previous_state is GroupState.EMPTY
         if self.state is GroupState.PREPARING_REBALANCE and not is_initial and self._all_joined():

@@ -1,4 +1,4 @@
-"""The states of a classic group, and where it may go from each: the state machine as data."""
+"""The states of a classic group and their transitions, as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class GroupState(Enum):
-    """The state, under the name clients see."""
+    """A group state with the name that clients see."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

@@ -1,11 +1,11 @@
-"""Server-side assignors of consumer groups (KIP-848): who shall get which partitions.
+"""Server-side assignors of consumer groups (KIP-848).
 
-Pure functions of the subscriptions, of how many partitions there are, and of the assignment so far.
-Their work grows with the partitions, the members and the distinct subscriptions, not with a product
-of partitions and members.
-`uniform` evens out the number of partitions and moves as few as it can; `range` gives each member a
-piece of every topic, so that partitions of the same number meet, and takes no heed of the past. How
-members get from the old to the new assignment is in `reconciliation`.
+Pure functions of the subscriptions, the partition counts and the current assignment. Their cost
+grows with the partitions, the members and the distinct subscriptions, not with the product of
+partitions and members. `uniform` balances the number of partitions and moves as few as possible;
+`range` gives each member a range of every topic, so that partitions with the same number are
+assigned together, and ignores the current assignment. `reconciliation` moves members from the old
+to the new assignment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.coordinator.group.membership.assignment import (
 from kbroker.model import TopicIdPartition, Uuid
 
 MAX_ROUNDS: Final = 16
-"""Of levelling members that subscribe to different topics. As in Kafka."""
+"""The maximum number of rounds when members subscribe to different topics. As in Kafka."""
 
 
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[Uuid, int]], dict[str, Assignment]]
@@ -34,7 +34,7 @@ Assignor = Callable[[Mapping[str, Subscriber], Mapping[Uuid, int]], dict[str, As
 def assign_range(
     members: Mapping[str, Subscriber], partition_counts: Mapping[Uuid, int]
 ) -> dict[str, Assignment]:
-    """Each topic in pieces of neighbours; the first members by name get the longer ones."""
+    """Each topic is divided into ranges; the first members by name get the longer ones."""
     result: dict[str, dict[Uuid, frozenset[int]]] = {member_id: {} for member_id in members}
     ordered = sorted(members, key=lambda member_id: (members[member_id].name, member_id))
     alike = subscribers_by_topic(members, ordered)
@@ -44,7 +44,7 @@ def assign_range(
             continue
         quota, longer = divmod(count, sum(map(len, subscriber_lists)))
         start = 0
-        # Those behind the count-th get nothing.
+        # Members after the first `count` get no partition.
         for index, rank in enumerate(islice(merge(*subscriber_lists), count)):
             end = start + quota + (index < longer)
             result[ordered[rank]][topic_id] = frozenset(range(start, end))
@@ -68,7 +68,7 @@ def assign_uniform(
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
-"""By the name that configurations and clients use."""
+"""The assignors by the name in configurations and requests."""
 
 
 def _places(
@@ -92,7 +92,7 @@ def _still_valid(
     members: Mapping[str, Subscriber], partition_counts: Mapping[Uuid, int]
 ) -> dict[str, list[TopicIdPartition]]:
     """The partitions that each member may keep: they exist, the member subscribes to their topic,
-    and no other member has them.
+    and no other member owns them.
     """
     taken: set[TopicIdPartition] = set()
     held: dict[str, list[TopicIdPartition]] = {}
@@ -112,7 +112,9 @@ def _still_valid(
 
 
 def _level_equals(held: dict[str, list[TopicIdPartition]], places: list[TopicIdPartition]) -> None:
-    """All may have everything: quotas are known beforehand, and only what is above them moves."""
+    """For equal subscriptions: the quota of each member is known beforehand, and only partitions
+    above it are moved.
+    """
     quota, extra_count = divmod(len(places), len(held))
     for member_id in sorted(held, key=lambda member_id: (-len(held[member_id]), member_id)):
         mine = held[member_id]
@@ -139,7 +141,9 @@ def _level_unequals(
     members: Mapping[str, Subscriber],
     partition_counts: Mapping[Uuid, int],
 ) -> None:
-    """Give what is free to the poorest who may have it, then let the rich give to the poor."""
+    """For different subscriptions: assign free partitions to the least loaded subscriber, then move
+    partitions from the most to the least loaded members.
+    """
     places = {member_id: set(mine) for member_id, mine in held.items()}
     poorest = LeastLoaded(members, sorted(members), lambda member_id: len(places[member_id]))
     taken = {place for mine in places.values() for place in mine}
@@ -161,8 +165,10 @@ def _level_unequals(
 
 
 def _level_once(places: dict[str, set[TopicIdPartition]], poorest: LeastLoaded) -> bool:
-    """One round of the rich giving to the poor. Returns whether a partition has moved."""
-    least = min(map(len, places.values()))  # no member gets poorer than that in this round
+    """One round of moves from more to less loaded members. Returns whether a partition was
+    moved.
+    """
+    least = min(map(len, places.values()))  # no member's load falls below that in this round
     has_moved = False
     for member_id in sorted(places, key=lambda member_id: (-len(places[member_id]), member_id)):
         mine = places[member_id]

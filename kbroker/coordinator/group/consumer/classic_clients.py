@@ -1,4 +1,4 @@
-"""The responses to classic members of consumer groups, while their group is migrated one by one
+"""The responses to classic members of consumer groups, during an online migration of their group
 (KIP-848). The rules are in `classic_members`.
 """
 
@@ -41,7 +41,7 @@ from kbroker.protocol.messages.coordinators.groups import (
 
 class ClassicClients:
     """JoinGroup, SyncGroup, Heartbeat and LeaveGroup to consumer groups: a ClassicProtocol. policy,
-    topics: as of now.
+    topics: return the current values.
     """
 
     __slots__ = ("_consumer", "_downgrade", "_policy", "_topics")
@@ -148,7 +148,7 @@ class ClassicClients:
         now_ms: int,
     ) -> CoordinatorResult[Message]:
         """LeaveGroup, also of members that use the consumer protocol: one result per identity; the
-        members without an error leave in one batch.
+        members without an error are removed in one batch.
         """
         group = self._consumer.groups[group_id]
         errors, member_ids = _members_that_leave(group, leaving)
@@ -161,7 +161,7 @@ class ClassicClients:
     def leave_errors(
         self, group_id: str, leaving: Iterable[LeaveGroupRequest.MemberIdentity]
     ) -> list[ErrorCode]:
-        """The error that `leave` would return for each identity on its own."""
+        """The error that `leave` would return for each identity separately."""
         return _members_that_leave(self._consumer.groups[group_id], leaving)[0]
 
     def _expect(
@@ -180,7 +180,9 @@ class ClassicClients:
 
 
 def _refused(response: Message) -> CoordinatorResult[Message]:
-    """A response that does not wait for earlier records, since it tells nothing of them."""
+    """A response that does not wait for the commit of earlier records, since it does not depend on
+    them.
+    """
     return CoordinatorResult((), Deferred.of(response))
 
 

@@ -1,10 +1,10 @@
-"""Members of a consumer group (KIP-848) that still speak the classic protocol, while their group is
-migrated one by one: what JoinGroup, SyncGroup, Heartbeat and LeaveGroup mean to it.
+"""Members of a consumer group (KIP-848) that still use the classic protocol, during an online
+migration: the rules for their JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-To such a member its epoch is the generation, and it is a follower always: the coordinator assigns.
-Its JoinGroup is what a heartbeat that says everything is to others, its SyncGroup fetches what it
-may own now. There is no rebalance of all: each is told to rejoin (REBALANCE_IN_PROGRESS) when
-there is something to give back or to get.
+For such a member the generation is its member epoch, and it is always a follower: the coordinator
+assigns. Its JoinGroup corresponds to a full heartbeat of other members, its SyncGroup fetches the
+partitions that it may own now. There is no rebalance of the whole group: a member is told to rejoin
+(REBALANCE_IN_PROGRESS) when it has partitions to revoke or to get.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ from kbroker.protocol.messages.coordinators.groups import (
 )
 
 REQUIRES_MEMBER_ID_VERSION: Final = 4
-"""From this JoinGroup on a new dynamic member is sent back once with its id (KIP-394)."""
+"""From this JoinGroup version on a new dynamic member first gets its id and joins again
+(KIP-394).
+"""
 
 _Classic = MemberMetadata.ClassicMemberMetadata
 
 
 class Joining(msgspec.Struct, frozen=True):
-    """An accepted JoinGroup. replaced: the member whose instance id it has, whatever its protocol;
-    that one's place it takes.
+    """An accepted JoinGroup. replaced: the member with the same instance id, of any protocol, that
+    is replaced.
     """
 
     member_id: str
@@ -66,8 +68,8 @@ class Joining(msgspec.Struct, frozen=True):
 
 
 def check_join(group: ConsumerGroup, join: Join, context: ConsumerContext) -> Joining:
-    """Whether this member may join, and as whom. Raises KafkaError; with MEMBER_ID_REQUIRED the
-    message is the id.
+    """Check whether this member may join, and with which id. Raises KafkaError; with
+    MEMBER_ID_REQUIRED the message is the id.
     """
     is_unknown = join.member_id == UNKNOWN_MEMBER
     member_id = context.new_member_id() if is_unknown else join.member_id
@@ -111,7 +113,9 @@ def check_join(group: ConsumerGroup, join: Join, context: ConsumerContext) -> Jo
 
 
 def join_response(joining: Joining, epoch: int) -> JoinGroupResponse:
-    """The response to a classic member: a follower in the generation of its member epoch."""
+    """The response to a classic member: it is a follower in the generation that equals its member
+    epoch.
+    """
     return JoinGroupResponse(
         generation_id=epoch,
         protocol_type=PROTOCOL_TYPE,
@@ -121,13 +125,13 @@ def join_response(joining: Joining, epoch: int) -> JoinGroupResponse:
 
 
 def protocol_name(metadata: MemberMetadata) -> str:
-    """The protocol that a classic member is told: its own first choice."""
+    """The protocol in the response to a classic member: its own first choice."""
     classic = metadata.classic_member_metadata
     return "" if classic is None else classic.supported_protocols[0].name
 
 
 def _supports(group: ConsumerGroup, join: Join) -> bool:
-    """Whether it knows a protocol that all classic members know."""
+    """Whether the member supports a protocol that all classic members support."""
     if join.protocol_type != PROTOCOL_TYPE:
         return False
     known = [
@@ -139,7 +143,7 @@ def _supports(group: ConsumerGroup, join: Join) -> bool:
 
 
 def check_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-    """Whether that member is in the group, and is the one its instance id now belongs to. Raises
+    """Check that the member is in the group and currently owns its instance id. Raises
     KafkaError.
     """
     if instance_id is not None:
@@ -170,8 +174,8 @@ def _check_generation(
 
 
 def check_sync(group: ConsumerGroup, request: SyncGroupRequest) -> None:
-    """Whether this member may fetch its assignment. Raises KafkaError; REBALANCE_IN_PROGRESS: it is
-    to join first.
+    """Check whether this member may fetch its assignment. Raises KafkaError; REBALANCE_IN_PROGRESS:
+    it must rejoin first.
     """
     member_id = request.member_id
     _check_generation(group, member_id, request.group_instance_id, request.generation_id)
@@ -197,8 +201,8 @@ def assignment_for(
 
 
 def check_heartbeat(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
-    """Whether this member is to join again: to reach the target, to give back, or because all that
-    it waits for is free. Raises KafkaError.
+    """Whether this member must rejoin: to reach the target, to revoke partitions, or because all
+    partitions that it waits for are free. Raises KafkaError.
     """
     member_id = request.member_id
     _check_generation(group, member_id, request.group_instance_id, request.generation_id)
@@ -219,8 +223,8 @@ def check_heartbeat(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
 
 
 def member_that_leaves(group: ConsumerGroup, identity: LeaveGroupRequest.MemberIdentity) -> str:
-    """The id of the member a LeaveGroup names; a static one may be named by its instance id alone.
-    Raises KafkaError.
+    """The id of the member of a LeaveGroup; a static one may be identified by its instance id
+    alone. Raises KafkaError.
     """
     member_id, instance_id = identity.member_id, identity.group_instance_id
     if instance_id is not None and member_id == UNKNOWN_MEMBER:

@@ -26,7 +26,7 @@ class ConsumerSettings(Protocol):
 
 
 class ConsumerContext(AssignmentContext, kw_only=True):
-    """new_member_id: makes an id for a member that joins without one."""
+    """new_member_id: creates an id for a member that joins without one."""
 
     settings: ConsumerSettings
     new_member_id: Callable[[], str]

@@ -26,7 +26,7 @@ CONSUMER_MEMBER: Final = 1
 DescribedConsumerGroup = tuple[
     ConsumerGroupDescribeResponse.DescribedGroup, Iterator[ConsumerGroupDescribeResponse.Member]
 ]
-"""A group without members, and its members, each of which is made when the iterator reaches it."""
+"""A group without members, and an iterator that creates its members one by one."""
 
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
 _Places = ConsumerGroupDescribeResponse.TopicPartitions
@@ -35,7 +35,7 @@ _Places = ConsumerGroupDescribeResponse.TopicPartitions
 def describe_consumer_group(
     group: ConsumerGroup, topics: Mapping[Uuid, ClusterTopic], settings: ConsumerSettings
 ) -> DescribedConsumerGroup:
-    """topics: the cluster's, by id."""
+    """topics: those of the cluster, by id."""
     described = _Described(
         group_id=group.group_id,
         group_state=group.state(),

@@ -1,5 +1,5 @@
-"""The requests that classic members of a consumer group owe the coordinator: a member that was told
-to rejoin must send JoinGroup, and SyncGroup after it, each within its rebalance timeout.
+"""Deadlines for requests of classic members of a consumer group: a member that was told to rejoin
+must send JoinGroup, and then SyncGroup, each within its rebalance timeout.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ExpectedRequest(Enum):
 
 
 class ExpectedRequests:
-    """Deadlines by (group id, member id, request). on_late: the end of a member that did not send
-    its request in time.
+    """Deadlines by (group id, member id, request). on_late: returns the removal of a member that
+    missed one.
     """
 
     __slots__ = ("_deadlines", "_expected", "_on_late")
@@ -34,8 +34,8 @@ class ExpectedRequests:
     def expect(
         self, group_id: str, member_id: str, request: ExpectedRequest, until_ms: int, *, anew: bool
     ) -> None:
-        """The member must send that request before until_ms. anew: a deadline that is set already
-        is moved, else it stays.
+        """The member must send that request before until_ms. anew: an existing deadline is moved;
+        otherwise it is kept.
         """
         key = (group_id, member_id, request)
         deadline = self._expected.get(key)

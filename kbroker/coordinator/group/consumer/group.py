@@ -1,10 +1,10 @@
-"""One consumer group (KIP-848) as the log tells it: members, epochs, who shall have what, who has
-what. Changed by replay only; what is decided upon it is in `membership`.
+"""The replayed state of one consumer group (KIP-848): members, epochs, target and current
+assignments. Only replay changes it; `membership` makes the decisions.
 
     Empty -> Assigning -> Reconciling -> Stable
 
-The group's epoch rises with every change of members, subscriptions or topics. The target assignment
-is made for an epoch of the group, a member is of the epoch of the target it has reached.
+The group epoch rises with every change of members, subscriptions or topics. The target assignment
+is computed for a group epoch; a member's epoch is that of the target it has reached.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_ASSIGNMENT: Final = CurrentAssignment()
 
 
 class ConsumerGroup:
-    """One group. owners: who has a partition, in `assigned` or still in `revoking`."""
+    """One group. owners: the member that owns a partition, in `assigned` or still in `revoking`."""
 
     __slots__ = (
         "currents",
@@ -78,7 +78,7 @@ class ConsumerGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.is_hash_current = False
-        """Whether `metadata_hash` is that of the present subscriptions, over `seen_topics`."""
+        """Whether `metadata_hash` is that of the current subscriptions, over `seen_topics`."""
         self.members: dict[str, MemberMetadata] = {}
         self.subscriptions = Subscriptions()
         self.static_members: dict[str, str] = {}
@@ -90,16 +90,16 @@ class ConsumerGroup:
         self.owners: dict[tuple[Uuid, int], str] = {}
         self.regexes: dict[str, ConsumerGroupRegularExpressionValue] = {}
         self.resolved: dict[str, frozenset[str]] = {}
-        """The topics of each of `regexes`."""
+        """The topics that each of `regexes` matches."""
         self.seen_topics: object = None
-        """The map of topics that `metadata_hash` was last compared with."""
+        """The map of topics with which `metadata_hash` was last compared."""
         self.matched_topics: object = None
-        """The map of topics that `regexes` were last resolved against."""
+        """The map of topics against which `regexes` were last resolved."""
 
     # -- replay ------------------------------------------------------------------------------
 
     def replay(self, key: ConsumerGroupKey, value: CoordinatorValue | None) -> None:
-        """Apply one record; that of the whole group's end is its map's business."""
+        """Apply one record; the tombstone of the whole group is handled by `groups`."""
         match key:
             case ConsumerGroupMetadataKey():
                 if isinstance(value, ConsumerGroupMetadataValue):
@@ -124,7 +124,7 @@ class ConsumerGroup:
                 pass  # type 4, of older Kafkas
 
     def replay_record(self, record: CoordinatorRecord) -> None:
-        """The same for a record of this group."""
+        """As `replay`, for a record of this group."""
         if isinstance(record.key, ConsumerGroupKey):
             self.replay(record.key, record.value)
 
@@ -165,7 +165,7 @@ class ConsumerGroup:
             for place in places_of(current.assigned) | places_of(current.revoking):
                 self.owners[place] = member_id
 
-    # -- what it says ------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def current(self, member_id: str) -> CurrentAssignment:
         """A member's current assignment; empty for an unknown member."""
@@ -182,20 +182,22 @@ class ConsumerGroup:
         return "Reconciling"
 
     def is_free_for(self, member_id: str) -> Callable[[Uuid, int], bool]:
-        """Whether no other member has a partition."""
+        """Whether no other member owns a partition."""
         owners = self.owners
         return lambda topic_id, partition: owners.get((topic_id, partition), member_id) == member_id
 
     def subscribed_names(self) -> set[str]:
-        """All that a member subscribes to, by name or by a regular expression as last resolved."""
+        """All topics that a member subscribes to, by name or by a regular expression as last
+        resolved.
+        """
         return all_topics(self.subscriptions.distinct(), self.resolved)
 
     def check_commit(
         self, member_id: str, epoch: int, version: int | None, places: Iterable[tuple[Uuid, int]]
     ) -> ErrorCode:
-        """Whether a member of this epoch may commit these (topic id, partition). KIP-1251: an
-        older epoch will do for what was assigned in it and still is. version: of OffsetCommit;
-        None for offsets in a transaction.
+        """Whether a member of this epoch may commit these (topic id, partition). KIP-1251: an older
+        epoch is accepted for partitions that were assigned in it and still are. version: that of
+        OffsetCommit; None for offsets in a transaction.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -233,14 +235,14 @@ class ConsumerGroup:
         return ErrorCode.NONE
 
     def is_classic(self, member_id: str) -> bool:
-        """Whether the member speaks the classic protocol."""
+        """Whether the member uses the classic protocol."""
         metadata = self.members.get(member_id)
         return metadata is not None and metadata.classic_member_metadata is not None
 
     def is_unrevoked(self, member_id: str) -> bool:
-        """Whether the member was told to give something back and has not said that it did."""
+        """Whether the member was told to revoke partitions and has not confirmed it."""
         return self.current(member_id).state is MemberState.UNREVOKED_PARTITIONS
 
     def is_away(self, member_id: str) -> bool:
-        """Whether it is a static member that will be back."""
+        """Whether the member is static and has left temporarily."""
         return self.current(member_id).member_epoch == STATIC_LEAVE_EPOCH

@@ -1,9 +1,9 @@
 """The consumer groups (KIP-848) of one partition of `__consumer_offsets`: their map and their
 sessions, as a `GroupKind`.
 
-A member is removed when no request of it arrived for the session timeout, or when it did not revoke
-within its rebalance timeout what it was told to. Both timeouts start anew when the log is loaded.
-Regular expressions are resolved after a heartbeat (`regex_schedule`).
+A member is removed if it sends no request for the session timeout, or does not revoke the requested
+partitions within its rebalance timeout. Both timeouts start again when the log is loaded. Regular
+expressions are resolved after a heartbeat (`regex_schedule`).
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ from kbroker.protocol.messages.stored.group_records import (
 )
 
 SHOWN_REGEX: Final = 200
-"""Characters of a client's regular expression in a log line."""
+"""The maximum length of a client's regular expression in a log line."""
 
 Replacements = Mapping[str, tuple[str, MemberMetadata]]
-"""Members that take the places of others: by the new member id, (the former id, metadata)."""
+"""Members that replace others: by the new member id, (the former id, metadata)."""
 
 
 class Downgrade(Protocol):
-    """How a group becomes a classic one when these members leave, and these come in the place of
-    others; None if it stays what it is.
+    """Converts a group to a classic group when these members leave and these replace others; None
+    if the group is not converted.
     """
 
     def __call__(
@@ -84,7 +84,9 @@ class Downgrade(Protocol):
 
 
 class ConsumerGroups(OffsetGroups[ConsumerGroup]):
-    """Groups by id, a GroupKind. topics: the cluster's, as of now. wall_ms: the wall clock."""
+    """Groups by id, a GroupKind. topics: returns the cluster's current topics. wall_ms: the wall
+    clock.
+    """
 
     __slots__ = (
         "_deadlines",
@@ -132,7 +134,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
     # -- replay ------------------------------------------------------------------------------
 
     def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
-        """Apply a record that is in the log."""
+        """Apply a record of the log."""
         if not isinstance(key, ConsumerGroupKey):
             return None
         group = self.groups.get(key.group_id)
@@ -158,7 +160,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         return GroupChange(key.group_id, is_created=True) if is_new else None
 
     def on_loaded(self, now_ms: int) -> list[Result]:
-        """All records were replayed: sessions start."""
+        """Called after all records were replayed: start the sessions."""
         for group_id in self.groups:
             self.begin(group_id, now_ms)
         return []
@@ -201,8 +203,8 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         topics: ClusterTopics,
         on_written: Callable[[int], Results] | None = None,
     ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-        """The decision on a heartbeat of a member that stays, made with these topics: on_written
-        and then `settled` follow when its records are in the log.
+        """The decision on a heartbeat of a member that stays, made with these topics: after its
+        records are in the log, on_written and then `settled` are called.
         """
         member_id = result.answer.member_id or ""
 
@@ -227,7 +229,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         return CoordinatorResult(end.records, response, on_written=end.on_written)
 
     def context_of(self, group_id: str, client_id: str, client_host: str) -> ConsumerContext:
-        """The context of a decision about that group: all it needs besides the request."""
+        """The context of a decision about that group: everything it needs besides the request."""
         settings = self._settings
         return ConsumerContext(
             settings=settings,
@@ -249,7 +251,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         )
 
     def settled(self, group_id: str, member_id: str, topics: ClusterTopics, now_ms: int) -> None:
-        """The decision on a heartbeat, made upon these topics, is in the log."""
+        """The decision on a heartbeat, made with these topics, is in the log."""
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members:
             return
@@ -261,7 +263,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
     def end_members(
         self, group: ConsumerGroup, member_ids: Collection[str]
     ) -> CoordinatorResult[None]:
-        """The end of members. The group becomes a classic one if only classic members remain."""
+        """Remove members. The group becomes a classic one if only classic members remain."""
         end = self._downgrade(group, member_ids, {}, rebalance=True)
         return end or CoordinatorResult(removal(group, member_ids, self._topics()), None)
 
@@ -286,7 +288,7 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         self._sessions.renew(group_id, member_id, now_ms + timeout_ms)
 
     def _watch_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Classic members have the timeouts of their JoinGroup and SyncGroup instead."""
+        """Classic members have the deadlines of their JoinGroup and SyncGroup instead."""
         if group.is_unrevoked(member_id) and not group.is_classic(member_id):
             until_ms = now_ms + max(group.members[member_id].rebalance_timeout_ms, 0)
             current = group.current(member_id)
@@ -321,10 +323,10 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         end = self.end_members(group, (member_id,))
         return [end._replace(on_completion=then)]
 
-    # -- the group as a whole ----------------------------------------------------------------
+    # -- describing groups -------------------------------------------------------------------
 
     def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
-        """Group epochs, and regular expressions that match no topic."""
+        """The log line for group epochs, and for regular expressions that match no topic."""
         if isinstance(key, ConsumerGroupMetadataKey):
             epoch = value.epoch if isinstance(value, ConsumerGroupMetadataValue) else None
             return self._changes(key.group_id, epoch)
@@ -349,12 +351,12 @@ class ConsumerGroups(OffsetGroups[ConsumerGroup]):
         )
 
     def describe(self, group_id: str) -> DescribedConsumerGroup:
-        """The group, and its members."""
+        """The group and its members."""
         topics = self._topics().topics_by_id
         return describe_consumer_group(self.groups[group_id], topics, self._settings)
 
     def describe_missing(self, group_id: str, message: str, version: int) -> DescribedConsumerGroup:
-        """An error."""
+        """The description with an error."""
         refusal = ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message
         )

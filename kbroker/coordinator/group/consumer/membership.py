@@ -1,9 +1,10 @@
 """The response of a consumer group to ConsumerGroupHeartbeat (KIP-848), and the removal of members.
 
-Each function looks at a `ConsumerGroup` and gives the records that follow, in Kafka's order, with
-the response; it changes nothing. A heartbeat goes through up to four steps, each upon the outcome
-of the last: the member, the group's epoch, the target assignment, what the member has. Regular
-expressions are resolved apart from heartbeats (`regex_refresh`); `resolved` gives those records.
+Each function reads a `ConsumerGroup` and returns the records of the decision, in Kafka's order,
+with the response; it changes nothing. A heartbeat has up to four steps, each based on the result of
+the one before: the member, the group epoch, the target assignment, the current assignment. Regular
+expressions are resolved independently of heartbeats (`regex_refresh`); `resolved` returns those
+records.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def heartbeat(
     *,
     unsettled: bool = False,
 ) -> CoordinatorResult[ConsumerGroupHeartbeatResponse]:
-    """A heartbeat of a member that joins or is there. unsettled: the target so far is not one for
+    """A heartbeat of a new or existing member. unsettled: the current target was not computed for
     these members. Raises KafkaError.
     """
     member_id = request.member_id or context.new_member_id()
@@ -83,8 +84,8 @@ def advance(
     assign: bool = True,
     unsettled: bool = False,
 ) -> Step:
-    """The member, the group's epoch, the target assignment, what the member has. assign: whether
-    there may be a new target; unsettled: whether there must be.
+    """The steps for the member, the group epoch, the target assignment and the current assignment.
+    assign: whether a new target may be computed; unsettled: whether it must be.
     """
     group_id, member_id, replaced = group.group_id, update.member_id, update.replaced
     records: list[CoordinatorRecord] = []
@@ -118,14 +119,14 @@ def advance(
 
 
 class _Change(NamedTuple):
-    """Of a member's subscription. moves_epoch: the group's epoch rises with it at once."""
+    """A change of a member's subscription. moves_epoch: the group epoch rises with it at once."""
 
     is_one: bool
     moves_epoch: bool
 
 
 def _change(group: ConsumerGroup, former: MemberMetadata | None, new: MemberMetadata) -> _Change:
-    """As in Kafka a regular expression that is yet to be resolved does not move the epoch: its
+    """As in Kafka, a regular expression that is not resolved yet does not raise the epoch: its
     resolution will.
     """
     names = [] if former is None else former.subscribed_topic_names
@@ -141,21 +142,21 @@ def _change(group: ConsumerGroup, former: MemberMetadata | None, new: MemberMeta
 
 
 def check_leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Whether this member may leave. Raises KafkaError."""
+    """Check whether this member may leave. Raises KafkaError."""
     _check_static(group, request)
     if request.member_id not in group.members:
         raise unknown_member(group.group_id, request.member_id)
 
 
 def leave_for_a_while(group: ConsumerGroup, member_id: str) -> list[CoordinatorRecord]:
-    """A static member goes and will be back."""
+    """A static member leaves temporarily."""
     return [current_record(group.group_id, member_id, group.current(member_id).away())]
 
 
 def removal(
     group: ConsumerGroup, member_ids: Collection[str], topics: ClusterTopics
 ) -> list[CoordinatorRecord]:
-    """The end of members, and the group's next epoch."""
+    """The removal of members, and the next group epoch."""
     records: list[CoordinatorRecord] = []
     for member_id in member_ids:
         records += member_tombstones(group.group_id, member_id)
@@ -173,7 +174,7 @@ def resolved(
     group: ConsumerGroup, refresh: RegexRefresh, topics: ClusterTopics
 ) -> list[CoordinatorRecord]:
     """The records of a refresh of the group's regular expressions: the topics of those that members
-    still subscribe by, and the group's epoch. topics: the cluster's, as of now.
+    still subscribe to, and the group epoch. topics: the cluster's current topics.
     """
     records: list[CoordinatorRecord] = []
     regexes, found = dict(group.resolved), False
@@ -208,7 +209,9 @@ def _find_member(
     member_id: str,
     settings: ConsumerSettings,
 ) -> str | None:
-    """Check who asks. Gives the id of the static member whose place it takes, if it takes one."""
+    """Check the sender. Returns the id of the static member that it replaces, if it replaces
+    one.
+    """
     if request.member_epoch != 0:
         _check_static(group, request)
         if member_id not in group.members:
@@ -229,7 +232,7 @@ def _find_member(
 
 
 def check_room(group: ConsumerGroup, member_id: str, settings: ConsumerSettings) -> None:
-    """Whether the group has a place for that member. Raises KafkaError."""
+    """Check whether the group has room for that member. Raises KafkaError."""
     if member_id not in group.members and len(group.members) >= settings.group_consumer_max_size:
         raise group_is_full("consumer", settings.group_consumer_max_size)
 
@@ -247,8 +250,8 @@ def _check_static(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) 
 
 
 def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """A member may be one epoch behind if it missed the response: then all it has is assigned to
-    it.
+    """Check the member epoch. A member may be one epoch behind if it missed the response: then all
+    partitions that it owns must be assigned to it.
     """
     epoch, reported = request.member_epoch, reported_of(request)
     if epoch == current.member_epoch:
@@ -266,7 +269,7 @@ def _check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequ
 def _updated(
     former: MemberMetadata | None, request: ConsumerGroupHeartbeatRequest, context: ConsumerContext
 ) -> MemberMetadata:
-    """A member's state after this request; null fields change nothing."""
+    """A member's state after this request; null fields keep their values."""
 
     old = former or MemberMetadata(
         instance_id=None, rack_id=None, subscribed_topic_regex="", server_assignor=None
@@ -291,7 +294,7 @@ def _chosen(said: str | None, known: str | None) -> str | None:
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member said all that it can say, and so wants to hear all."""
+    """Whether the request has all fields, and so needs a full response."""
     return request.member_epoch == 0 or (
         request.rebalance_timeout_ms != -1
         and (

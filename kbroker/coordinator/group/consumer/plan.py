@@ -1,5 +1,5 @@
-"""A consumer group as it will be after a member's update: epoch and target assignment. `membership`
-has the steps before and after.
+"""A consumer group after a member's update: epoch and target assignment. `membership` has the steps
+before and after.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Reported = Mapping[Uuid, frozenset[int]] | None
 
 class Update(NamedTuple):
     """The state that a member reports. replaced: the id of the static member that it replaces;
-    reported: the partitions that it owns by its own account.
+    reported: the partitions that it claims to own.
     """
 
     member_id: str
@@ -38,7 +38,7 @@ class Update(NamedTuple):
 
 
 class ConsumerPlan:
-    """The group as it will be after a member's update: epoch and target."""
+    """The group after a member's update: epoch and target."""
 
     def __init__(self, group: ConsumerGroup, update: Update, context: ConsumerContext) -> None:
         self._group = group
@@ -69,8 +69,8 @@ class ConsumerPlan:
         return topic is not None and self._subscription.has(topic.name, self._group.resolved)
 
     def advance(self, *, changed: bool, assign: bool) -> list[CoordinatorRecord]:
-        """The records of both steps. changed: the epoch is to rise. assign: False leaves the second
-        step out.
+        """The records of both steps. changed: the epoch must rise. assign: False skips the target
+        assignment.
         """
         group, topics = self._group, self._context.topics
         records: list[CoordinatorRecord] = []
@@ -150,7 +150,7 @@ class ConsumerPlan:
     def _topic_ids(
         self, subscriptions: Iterable[Subscription]
     ) -> tuple[dict[Subscription, frozenset[Uuid]], dict[Uuid, int]]:
-        """The ids of the topics of each subscription, and how many partitions each topic has.
+        """The ids of the topics of each subscription, and the partition count of each topic.
         Subscriptions to the same topics share one set.
         """
         topics = self._context.topics.topics
@@ -176,7 +176,9 @@ def _alike(former: MemberMetadata, new: MemberMetadata) -> bool:
 
 
 def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSettings) -> str:
-    """The assignor most members ask for, the first configured one if none asks."""
+    """The assignor that most members request; the first configured one if no member requests
+    one.
+    """
     votes: dict[str, int] = {}
     for metadata in members.values():
         wish = metadata.server_assignor
@@ -189,7 +191,7 @@ def assignor_name(members: Mapping[str, MemberMetadata], settings: ConsumerSetti
 def regex_ends(
     group: ConsumerGroup, subscriptions: Iterable[Subscription]
 ) -> list[CoordinatorRecord]:
-    """The end of regular expressions that none of these subscriptions has."""
+    """The tombstones of regular expressions that none of these subscriptions has."""
     if not group.regexes:
         return []
     used = {subscription.regex for subscription in subscriptions}

@@ -1,14 +1,14 @@
-"""How one member of a consumer group gets from what it has to what it shall have (KIP-848).
+"""Moves one member of a consumer group from its current to its target assignment (KIP-848).
 
-    STABLE -> UNREVOKED_PARTITIONS -> UNRELEASED_PARTITIONS -> STABLE
+STABLE -> UNREVOKED_PARTITIONS -> UNRELEASED_PARTITIONS -> STABLE
 
-A member first gives back what it shall not have any more; its epoch stays until it says that it
-did. Then it is of the target's epoch and gets what others have released; what they have not is
-waited for. A partition belongs to a member from the record that assigns it until the record that
-takes it out of both `assigned` and `revoking`.
+A member first revokes the partitions that are not in its target; its epoch is kept until it
+confirms that. Then it moves to the target's epoch and gets the partitions that other members have
+released; it waits for the others. A partition belongs to a member from the record that assigns it
+until the record that removes it from both `assigned` and `revoking`.
 
-Partitions of topics that a member no longer subscribes to are revoked at once, whatever the target
-still says.
+Partitions of topics to which a member no longer subscribes are revoked at once, even if they are in
+its target.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from kbroker.coordinator.group.membership.epochs import STATIC_LEAVE_EPOCH
 from kbroker.model import Uuid
 
 Owned = Mapping[Uuid, Mapping[int, int]]
-"""Partition -> the member epoch in which it was assigned, by topic id; no topic without any."""
+"""Partition -> the member epoch in which it was assigned, by topic id; topics without partitions
+are left out.
+"""
 
 
 class MemberState(IntEnum):
-    """As it stands in the log."""
+    """The member state as it is stored in the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -46,11 +48,11 @@ class CurrentAssignment(msgspec.Struct, frozen=True):
     revoking: Owned = msgspec.field(default_factory=dict)
 
     def is_at(self, epoch: int) -> bool:
-        """Whether the member has all it shall have in that epoch."""
+        """Whether the member has reached its target in that epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
     def owns_all(self, partitions: Mapping[Uuid, frozenset[int]]) -> bool:
-        """Whether all of these are assigned to it."""
+        """Whether all of these partitions are assigned to it."""
         return all(
             partition in self.assigned.get(topic_id, {})
             for topic_id, indexes in partitions.items()
@@ -58,7 +60,7 @@ class CurrentAssignment(msgspec.Struct, frozen=True):
         )
 
     def held(self) -> dict[Uuid, frozenset[int]]:
-        """All that it has, also what it is about to give back."""
+        """All partitions that it owns, including those that it must revoke."""
         held: dict[Uuid, frozenset[int]] = {}
         for owned in (self.assigned, self.revoking):
             for topic_id, partitions in owned.items():
@@ -66,13 +68,13 @@ class CurrentAssignment(msgspec.Struct, frozen=True):
         return held
 
     def away(self) -> CurrentAssignment:
-        """As a static member that has left for a while: it keeps what it is assigned."""
+        """The assignment of a static member that has left temporarily: it keeps its partitions."""
         return CurrentAssignment(
             STATIC_LEAVE_EPOCH, self.previous_epoch, MemberState.STABLE, self._of_old()
         )
 
     def returned(self) -> CurrentAssignment:
-        """The assignment of the member that takes the place of a static member."""
+        """The assignment of the member that replaces a static member."""
         return CurrentAssignment(0, 0, MemberState.STABLE, self._of_old())
 
     def _of_old(self) -> Owned:
@@ -80,7 +82,7 @@ class CurrentAssignment(msgspec.Struct, frozen=True):
 
 
 def places_of(owned: Mapping[Uuid, Iterable[int]]) -> set[tuple[Uuid, int]]:
-    """(topic id, partition) of all in it."""
+    """All (topic id, partition) in it."""
     return {(topic_id, index) for topic_id, partitions in owned.items() for index in partitions}
 
 
@@ -97,8 +99,8 @@ def reconcile(
     """The next assignment of a member that sent a heartbeat; current itself if nothing changes.
 
     is_free: no other member has that partition. is_subscribed: the member subscribes to that topic.
-    subscription_changed: with this heartbeat. reported: what the member says it has, None if it did
-    not say.
+    subscription_changed: by this heartbeat. reported: the partitions that the member reports, None
+    if it did not.
     """
     match current.state:
         case MemberState.STABLE:
@@ -187,7 +189,7 @@ def _next(
 
 
 def _has_any(owned: Owned, reported: Mapping[Uuid, frozenset[int]] | None) -> bool:
-    """Whether the member still has any of these; if it does not say, it may."""
+    """Whether the member still owns any of these; True if it did not report."""
     if reported is None:
         return True
     return any(not reported.get(topic, frozenset()).isdisjoint(owned[topic]) for topic in owned)

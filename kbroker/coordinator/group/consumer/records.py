@@ -1,7 +1,9 @@
-"""Records of consumer groups: between the values of this room and those of `__consumer_offsets`.
+"""Records of consumer groups: conversion between the values of this room and those of
+`__consumer_offsets`.
 
 Types 3 (group), 5 (member), 6 and 7 (target assignment: epoch, member), 8 (current assignment), 16
-(what a regular expression matches). Type 4 is of Kafka before 4.1; only its tombstone is written.
+(topics that a regular expression matches). Type 4 belongs to Kafka before 4.1; only its tombstone
+is written.
 """
 
 from __future__ import annotations
@@ -46,19 +48,21 @@ _CurrentTopic = ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
 
 
 def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """The group's epoch. metadata_hash: of the topics it was computed for, 0 if there are none."""
+    """The group epoch. metadata_hash: that of the topics for which it was computed, 0 if there are
+    none.
+    """
     value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group_id), value)
 
 
 def member_record(group_id: str, member_id: str, value: MemberMetadata) -> CoordinatorRecord:
-    """A member's metadata, as its record has it."""
+    """A member's metadata."""
     key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return CoordinatorRecord(key, value)
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    """The group epoch for which the target assignment was made."""
+    """The group epoch for which the target assignment was computed."""
     value = ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=timestamp_ms
     )
@@ -108,7 +112,9 @@ def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
 def regex_record(
     group_id: str, regex: str, topics: Iterable[str], version: int, timestamp_ms: int
 ) -> CoordinatorRecord:
-    """The topics a regular expression matches. version: the metadata offset it was looked up at."""
+    """The topics that a regular expression matches. version: the metadata offset at which it was
+    resolved.
+    """
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     value = ConsumerGroupRegularExpressionValue(
         topics=sorted(topics), version=version, timestamp=timestamp_ms
@@ -117,13 +123,15 @@ def regex_record(
 
 
 def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
-    """No member subscribes by that regular expression any more."""
+    """The tombstone of a regular expression to which no member subscribes any more."""
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return CoordinatorRecord(key, None)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """The end of a member, in Kafka's order: what it has, what it shall have, itself."""
+    """The tombstones of a member, in Kafka's order: current assignment, target assignment,
+    member.
+    """
     return [
         CoordinatorRecord(key, None)
         for key in (
@@ -135,7 +143,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group_id: str) -> list[CoordinatorRecord]:
-    """The end of a group without members."""
+    """The tombstones of a group without members."""
     return [
         CoordinatorRecord(key, None)
         for key in (
@@ -149,7 +157,7 @@ def group_tombstones(group_id: str) -> list[CoordinatorRecord]:
 def all_tombstones(
     group_id: str, member_ids: Collection[str], regexes: Iterable[str]
 ) -> list[CoordinatorRecord]:
-    """The end of a group with members, in Kafka's order."""
+    """The tombstones of a group with members, in Kafka's order."""
     target_epoch, *rest = group_tombstones(group_id)
     keys = (
         ConsumerGroupCurrentMemberAssignmentKey,
@@ -179,7 +187,9 @@ def _current_topics(owned: Owned) -> list[_CurrentTopic]:
 
 
 def _owned(topics: Iterable[_CurrentTopic]) -> Owned:
-    """Records of Kafka before 4.2 have no assignment epochs: 0 lets every epoch commit."""
+    """The owned partitions of a record. Records of Kafka before 4.2 have no assignment epochs: with
+    0 every epoch may commit.
+    """
     result: dict[Uuid, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs or [0] * len(topic.partitions)

@@ -1,8 +1,8 @@
 """The resolution of a consumer group's regular expressions against the topics of the cluster.
 
-As in Kafka it follows a heartbeat, runs apart from it, and is written by itself; a heartbeat only
-sees which topics an expression was last resolved to. A refresh advances by a bounded number of
-characters per turn of the loop: how many topics and expressions there are is the choice of clients.
+As in Kafka a heartbeat triggers the resolution, which runs and is written separately; heartbeats
+use the topics to which an expression was last resolved. A refresh processes a limited number of
+characters per turn of the loop, since clients choose the number of topics and expressions.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kbroker.metadata.patterns import CHARACTERS_PER_TURN, matcher
 from kbroker.protocol.errors import KafkaError
 
 MIN_INTERVAL_MS: Final = 10_000
-"""Between two refreshes of a group that has resolved expressions. As in Kafka."""
+"""The minimum time between two refreshes of a group whose expressions are resolved. As in Kafka."""
 NAME_COST: Final = 16
-"""What a match or an expression counts beside its characters."""
+"""The cost of a match or an expression besides its characters."""
 
 
 class RegexRefresh:
-    """One refresh of one group. topics: the cluster's at its start; offset: of that metadata;
-    wall_ms: of the start.
+    """One refresh of one group. topics: the cluster's topics at its start; offset: that of their
+    metadata; wall_ms: the start time.
     """
 
     __slots__ = (
@@ -44,10 +44,10 @@ class RegexRefresh:
         self.offset = offset
         self.wall_ms = wall_ms
         self.resolved: dict[str, list[str]] = {}
-        """The topics of each expression that is done, sorted."""
+        """The sorted topics of each resolved expression."""
         self.refused: list[KafkaError] = []
-        """Of expressions that RE2 does not take, such as one that another implementation wrote.
-        They match no topic; members that subscribe otherwise are not concerned.
+        """Errors of expressions that RE2 rejects, such as one that another implementation wrote.
+        They match no topic; members with other subscriptions are not affected.
         """
         self._names = sorted(topics)
         self._regexes = sorted(regexes, reverse=True)
@@ -73,7 +73,7 @@ class RegexRefresh:
         return not self._regexes
 
     def _match(self, matches: Callable[[str], bool], max_cost: int) -> int:
-        """Match further names, one at least if there is one. Returns the cost."""
+        """Match further topic names, at least one if there is one. Returns the cost."""
         names, position, cost = self._names, self._position, 0
         while position < len(names) and cost < max_cost:
             name = names[position]

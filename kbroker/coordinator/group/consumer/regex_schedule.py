@@ -1,5 +1,5 @@
-"""The schedule of refreshes of consumer groups' regular expressions: after a heartbeat, in separate
-turns. One refresh is a `RegexRefresh`.
+"""Schedules the refreshes of consumer groups' regular expressions: after a heartbeat, in separate
+turns of the loop. One refresh is a `RegexRefresh`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RegexSchedule:
         """By id of groups with regular expressions: when the last refresh started."""
 
     def start_if_due(self, group: ConsumerGroup, topics: ClusterTopics, now_ms: int) -> None:
-        """Start to resolve the group's regular expressions if one is not resolved yet, or if the
-        cluster's topics changed. Not again within MIN_INTERVAL_MS, unless none is resolved.
+        """Start a refresh if one of the group's regular expressions is not resolved yet, or if the
+        cluster's topics changed; not again within MIN_INTERVAL_MS, unless none is resolved.
         """
         group_id, regexes = group.group_id, group.subscriptions.regexes
         if not regexes or group_id in self._running:
@@ -81,7 +81,7 @@ class RegexSchedule:
         )
 
     def cancel(self, group_id: str) -> None:
-        """Stop the refresh of a group that ended."""
+        """Stop the refresh of a group that was deleted."""
         under_way = self._running.pop(group_id, None)
         if under_way is not None:
             self._deadlines.cancel(under_way[1])

@@ -1,5 +1,5 @@
-"""Validation of a ConsumerGroupHeartbeat on its own, without its group. What the group
-answers is in `membership`.
+"""Validation of a ConsumerGroupHeartbeat on its own, without its group. `membership` has the
+response of the group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.consumer_groups import ConsumerGroupHeartbeatRequest
 
 CLIENT_MEMBER_ID_VERSION: Final = 1
-"""From this ConsumerGroupHeartbeat on a member makes its id itself (KIP-1082)."""
+"""From this ConsumerGroupHeartbeat version on a member generates its own id (KIP-1082)."""
 
 
 def check_heartbeat(

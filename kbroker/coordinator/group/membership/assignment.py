@@ -1,5 +1,5 @@
-"""What assignors of partitions work with, whatever the group type: assignments, subscribers, and
-the search for the subscriber with the fewest partitions.
+"""The common data of partition assignors for all group types: assignments, subscribers, and the
+search for the subscriber with the fewest partitions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import msgspec
 from kbroker.model import Uuid
 
 Assignment = Mapping[Uuid, frozenset[int]]
-"""Partitions by topic id; no topic without partitions."""
+"""Partitions by topic id; topics without partitions are left out."""
 
 
 class Subscriber(msgspec.Struct, frozen=True):
-    """A member as an assignor sees it. name: its instance id, else its member id. current: what it
-    was to have so far.
+    """A member as an assignor sees it. name: its instance id, else its member id. current: its
+    current target.
     """
 
     name: str
@@ -29,7 +29,7 @@ def subscribers_by_topic(
     members: Mapping[str, Subscriber], ordered: Sequence[str]
 ) -> dict[Uuid, list[list[int]]]:
     """For each topic the members that subscribe to it, as lists of ascending indexes into ordered:
-    one list for all that have the same subscription, shared by its topics.
+    one list per distinct subscription, shared by its topics.
     """
     alike: dict[frozenset[Uuid], list[int]] = {}
     for rank, member_id in enumerate(ordered):
@@ -42,10 +42,11 @@ def subscribers_by_topic(
 
 
 class LeastLoaded:
-    """Finds the subscriber of a topic that has the least, the first in ordered if several have.
+    """Finds the subscriber of a topic with the lowest load, the first in ordered if several have
+    it.
 
-    One heap per distinct subscription, so that a search visits as many entries as there are
-    distinct subscriptions, not members. load: how much a member has now.
+    There is one heap per distinct subscription, so that a search visits one entry per distinct
+    subscription, not per member. load: the current load of a member.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class LeastLoaded:
         self._load = load
         self._ordered = ordered
         self._heaps: dict[str, list[tuple[int, int]]] = {}
-        """Of the subscription of each member: (load, rank), some with a load of the past."""
+        """For the subscription of each member: (load, rank), some entries with an outdated load."""
         self._ranks = {member_id: rank for rank, member_id in enumerate(ordered)}
         self._of_topic: dict[Uuid, list[list[tuple[int, int]]]] = {}
         self._counts: dict[Uuid, int] = {}
@@ -77,11 +78,11 @@ class LeastLoaded:
         return self._counts.get(topic_id, 0)
 
     def of(self, topic_id: Uuid) -> str:
-        """The subscriber of that topic with the least; the topic has one."""
+        """The subscriber of that topic with the lowest load; the topic must have one."""
         return self._ordered[min(map(self._first, self._of_topic[topic_id]))[1]]
 
     def changed(self, member_id: str) -> None:
-        """The load of a member is another one now."""
+        """The load of a member has changed."""
         heap = self._heaps.get(member_id)
         if heap is not None:
             heappush(heap, (self._load(member_id), self._ranks[member_id]))

@@ -1,5 +1,5 @@
-"""What classic consumers put into JoinGroup and SyncGroup, understood (KIP-429, KIP-792, KIP-881):
-int16 version and body. A version newer than ours is read as our newest.
+"""Decodes the data that classic consumers send in JoinGroup and SyncGroup (KIP-429, KIP-792,
+KIP-881): int16 version and body. A newer version than ours is decoded as our newest.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def assignment_of(data: bytes) -> ConsumerProtocolAssignment:
 def assignment_bytes(
     partitions: Mapping[Uuid, Iterable[int]], topics: Mapping[Uuid, NamedTopic], version: int
 ) -> bytes:
-    """An assignment as its member reads it; deleted topics are left out."""
+    """Encode an assignment for its member; deleted topics are left out."""
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic.name, partitions=sorted(indexes))

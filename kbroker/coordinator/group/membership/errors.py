@@ -1,4 +1,4 @@
-"""Refusals that consumer, share and streams groups have in common. The words are Kafka's: clients
+"""Errors that consumer, share and streams groups have in common. The texts are Kafka's: clients
 show them, and tests of clients compare them.
 """
 
@@ -27,7 +27,7 @@ def group_is_full(kind: str, max_size: int) -> KafkaError:
 
 
 def fenced_epoch(kind: str, epoch: int, known_epoch: int, detail: str = "") -> KafkaError:
-    """A member is of another epoch than it says."""
+    """A member's epoch differs from the one it sent."""
     greater = "greater" if epoch > known_epoch else "smaller"
     return KafkaError(
         ErrorCode.FENCED_MEMBER_EPOCH,

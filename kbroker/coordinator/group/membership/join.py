@@ -1,4 +1,4 @@
-"""Members of a classic group, and what they say when they join."""
+"""Members of a classic group, and the data that they send when they join."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import JoinGroupResponse
 
 UNKNOWN_MEMBER: Final = ""
-"""The member id of one who has none yet."""
+"""The member id of a member that has none yet."""
 
 Protocols = list[tuple[str, bytes]]
-"""(name, metadata) of the assignment protocols a member knows, best first."""
+"""(name, metadata) of the assignment protocols that a member supports, in order of preference."""
 _MEMBER_BYTES: Final = 1_500
 PROTOCOL_BYTES: Final = 200
-"""Memory of a member, and of each of its protocols, besides what the client chose."""
+"""Memory of a member, and of each of its protocols, besides the data of the client."""
 
 
 def said_bytes(protocols: Protocols, *texts: str | None) -> int:
@@ -25,12 +25,12 @@ def said_bytes(protocols: Protocols, *texts: str | None) -> int:
 
 
 def join_error(member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    """A refused JoinGroup."""
+    """A rejected JoinGroup."""
     return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
 class Join:
-    """One JoinGroup request, its bytes copied. rebalance_timeout_ms: -1 (v0) stands for the session
+    """One JoinGroup request, its bytes copied. rebalance_timeout_ms: -1 (v0) means the session
     timeout.
     """
 
@@ -76,6 +76,6 @@ class Join:
 
     @property
     def size_bytes(self) -> int:
-        """Memory for what it says, the id that a member without one gets included."""
+        """Memory that its data takes, including the id that a member without one gets."""
         member_id = self.member_id or self.instance_id or self.client_id
         return said_bytes(self.protocols, member_id, self.client_id, self.instance_id)

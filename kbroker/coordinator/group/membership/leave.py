@@ -1,4 +1,4 @@
-"""The response to LeaveGroup, which names several members (KIP-345)."""
+"""The response to LeaveGroup, which can have several members (KIP-345)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The number by which a group knows its topics: another one when a topic comes, goes or grows, or
-moves to other racks. Kafka's own, so that a Kafka that takes over a group finds nothing changed.
+"""The hash of a group's topics, which changes when a topic is created or deleted, gets partitions,
+or moves to other racks. It equals Kafka's, so that a Kafka that takes over a group detects no
+change.
 
 XXH3 over each topic (a version byte, id, name, partitions, the racks of their replicas in order),
-then over the numbers of all topics by name; integers are little-endian, strings UTF-16 with their
-length behind them.
+then over the hashes of all topics by name; integers are little-endian, strings are UTF-16, followed
+by their length.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _I32: Final = struct.Struct("<i")
 
 
 def metadata_hash(names: Iterable[str], cluster: ClusterTopics) -> int:
-    """The number of these topics, as an int64; NO_TOPICS if none of them is there."""
+    """The hash of these topics, as an int64; NO_TOPICS if none of them exists."""
     hashes = []
     for name in sorted(names):
         topic = cluster.topics.get(name)
@@ -36,7 +37,7 @@ def metadata_hash(names: Iterable[str], cluster: ClusterTopics) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-@lru_cache(maxsize=32)  # members that join one by one mostly ask for the same
+@lru_cache(maxsize=32)  # members that join one by one mostly have the same
 def _group_hash(hashes: bytes) -> int:
     return xxh3_64(hashes)
 

@@ -1,4 +1,4 @@
-"""Configurations that a group sets for itself (KIP-848, resource type GROUP)."""
+"""Configurations of single groups (KIP-848, resource type GROUP)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final, Protocol
 
 
 class GroupOverrides(Protocol):
-    """The groups' own settings (IncrementalAlterConfigs), within the broker's bounds."""
+    """The overrides of groups (IncrementalAlterConfigs), within the broker's limits."""
 
     def get_int(self, group_id: str, name: str) -> int | None:
-        """A whole number by its name, such as consumer.session.timeout.ms; None: nothing set."""
+        """An integer by its name, such as consumer.session.timeout.ms; None: no override."""
         ...
 
 
@@ -21,4 +21,4 @@ class _NoOverrides:
 
 
 NO_OVERRIDES: Final = _NoOverrides()
-"""The broker's settings hold for every group."""
+"""No overrides: the broker's settings apply to every group."""

@@ -1,7 +1,7 @@
-"""When members of the groups of one shard are removed: after the session timeout without a request,
-or when they do not revoke in time what they were told to.
+"""Deadlines after which members of one shard's groups are removed: the session timeout without a
+request, or the time to revoke the requested partitions.
 
-Both clocks are monotonic and start anew when the log is loaded.
+Both use the monotonic clock and start again when the log is loaded.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.result import Result
 
 RETRY_MS: Final = 1_000
-"""When the end of a member could not be written, it is tried again after this."""
+"""The time after which the removal of a member is retried if its tombstones could not be
+written.
+"""
 
 
 GiveUp = Callable[[str, str], list[Result]]
-"""Of (group id, member id)."""
+"""The key of a member: (group id, member id)."""
 
 
 class MemberSessions:
-    """Deadlines by (group id, member id). give_up: the end of a silent member; on_late: what
-    becomes of one that did not give back in time.
+    """Deadlines by (group id, member id). give_up: returns the removal of a member whose session
+    has expired; on_late: that of a member that did not revoke in time.
     """
 
     __slots__ = ("_deadlines", "_give_up", "_on_late", "_rebalances", "_sessions")
@@ -34,7 +36,9 @@ class MemberSessions:
         self._on_late = on_late
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._rebalances: dict[tuple[str, str], tuple[object, Deadline]] = {}
-        """Of members that have something to revoke: the assignment that asks for it, until when."""
+        """For members that must revoke partitions: the assignment that requires it, and its
+        deadline.
+        """
 
     def renew(self, group_id: str, member_id: str, until_ms: int) -> None:
         """A request of the member arrived: its session ends at until_ms."""
@@ -47,7 +51,7 @@ class MemberSessions:
     def expect_return(
         self, group_id: str, member_id: str, assignment: object, until_ms: int
     ) -> None:
-        """The member must revoke what this current assignment tells it to before until_ms.
+        """The member must revoke the partitions of this current assignment before until_ms.
 
         The timeout starts once per assignment, compared by identity: heartbeats that change nothing
         do not extend it, a further revocation in the same member epoch starts it again.
@@ -61,7 +65,7 @@ class MemberSessions:
         self._deadlines.set(deadline, until_ms)
 
     def returned(self, group_id: str, member_id: str) -> None:
-        """The member has nothing to revoke."""
+        """The member has no partitions to revoke."""
         watched = self._rebalances.pop((group_id, member_id), None)
         if watched is not None:
             self._deadlines.cancel(watched[1])
@@ -74,7 +78,7 @@ class MemberSessions:
             self._deadlines.cancel(session)
 
     def retry(self, group_id: str, member_id: str, now_ms: int) -> None:
-        """The tombstones of the member could not be written: try again."""
+        """The tombstones of the member could not be written: try again later."""
         self.renew(group_id, member_id, now_ms + RETRY_MS)
 
     def clear(self) -> None:

@@ -1,8 +1,8 @@
 """The subscriptions of a consumer or share group's members, once per distinct subscription.
 
-Most members of a group subscribe alike. What an epoch or a target assignment needs of the
-subscriptions - the topics of all members, their ids - is worked out for each distinct one, however
-many members share it. How regular expressions are resolved is in `regex_refresh`.
+Most members of a group have the same subscription. The data that an epoch or a target assignment
+needs (the topics of all members, their ids) is computed once for each distinct subscription.
+`regex_refresh` resolves regular expressions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NONE_RESOLVED: Final[ResolvedRegexes] = {}
 
 
 class Subscription:
-    """Topic names and a regular expression ("" for none). One object stands for all members of a
-    group that subscribe so: equality is identity.
+    """Topic names and a regular expression ("" for none). All members of a group with the same
+    subscription share one object: equality is identity.
     """
 
     __slots__ = ("names", "regex")
@@ -37,7 +37,7 @@ class Subscription:
         return self.names | matched if self.names else matched
 
     def has(self, name: str, resolved: ResolvedRegexes = NONE_RESOLVED) -> bool:
-        """Whether a topic is one of them."""
+        """Whether a topic is in the subscription."""
         return name in self.names or name in resolved.get(self.regex, NO_NAMES)
 
 
@@ -54,7 +54,9 @@ class Subscriptions:
         """How many distinct subscriptions have each regular expression."""
 
     def put(self, member_id: str, names: Iterable[str], regex: str = "") -> bool:
-        """A member joined or changed. Returns whether the distinct subscriptions changed."""
+        """A member joined or changed its subscription. Returns whether the distinct subscriptions
+        changed.
+        """
         subscription = self.find(names, regex)
         former = self._of_member.get(member_id)
         if former is subscription:
@@ -87,7 +89,7 @@ class Subscriptions:
         return True
 
     def find(self, names: Iterable[str], regex: str = "") -> Subscription:
-        """The subscription to these; a new object if no member has it."""
+        """The subscription to these topics; a new object if no member has it."""
         distinct = frozenset(names)
         known = self._by_value.get((distinct, regex))
         return Subscription(distinct, regex) if known is None else known
@@ -98,15 +100,15 @@ class Subscriptions:
 
     @property
     def regexes(self) -> Collection[str]:
-        """The regular expressions that a member subscribes by."""
+        """The regular expressions to which members subscribe."""
         return self._regexes.keys()
 
     def distinct(self) -> Collection[Subscription]:
-        """Each subscription that a member has, once."""
+        """The distinct subscriptions of the members."""
         return self._counts.keys()
 
     def without(self, member_ids: Iterable[str]) -> list[Subscription]:
-        """The same if these members, each named once, were not in the group."""
+        """The distinct subscriptions without these members, each of which is given once."""
         leaving: dict[Subscription, int] = {}
         for member_id in member_ids:
             subscription = self._of_member.get(member_id)

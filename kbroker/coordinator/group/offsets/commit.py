@@ -1,5 +1,5 @@
-"""How OffsetCommit and TxnOffsetCommit are understood, in two steps as in Kafka: first every topic
-and partition is checked against the metadata, then the group checks the member (in `shard`). Only
+"""Processing of OffsetCommit and TxnOffsetCommit, in two steps as in Kafka: first every topic and
+partition is checked against the metadata, then the group checks the member (in `shard`). Only
 partitions that passed the first step get the error of the second.
 """
 
@@ -23,12 +23,12 @@ _CommitPartition = OffsetCommitRequest.OffsetCommitRequestPartition
 
 _CommitResult = OffsetCommitResponse.OffsetCommitResponsePartition
 _NONE: Final = ErrorCode.NONE
-"""To look a member up in its enum costs ten times as much."""
+"""Looking up an enum member costs ten times as much."""
 
 
 class Commit:
-    """A commit after its first step: `accepted` partitions by topic, as they stand in `response`,
-    still NONE there, and which of them counts where a partition is named again.
+    """A commit after its first step. `accepted`: the partitions by topic, as they are in
+    `response`, where their error is still NONE. Of repeated partitions one is used.
     """
 
     __slots__ = ("_topics", "accepted", "latest", "response", "too_large", "unknown_topic")
@@ -38,15 +38,17 @@ class Commit:
         self._topics = topics.topics
         self.accepted: list[tuple[Uuid, list[_CommitResult]]] = []
         self.latest: dict[tuple[Uuid, int], tuple[str, _CommitPartition | None]] = {}
-        """By topic id and partition: the topic's name, and the last of the accepted ones whose
-        metadata is not too large.
+        """By topic id and partition: the topic's name, and the last accepted entry whose metadata
+        is not too large.
         """
         self.too_large: list[_CommitResult] = []
-        """Accepted ones whose metadata is; they are told if the group agrees."""
+        """Accepted entries whose metadata is too large; they get that error if the group accepts
+        the commit.
+        """
         self.response = OffsetCommitResponse()
 
     def refuse_deleted(self, topics: TopicLookup) -> None:
-        """Refuse partitions of topics that were deleted after the first step."""
+        """Reject partitions of topics that were deleted after the first step."""
         if topics.topics is self._topics:  # nothing has changed
             return
         known = topics.topics_by_id
@@ -62,13 +64,15 @@ class Commit:
         self.too_large = [one for one in self.too_large if one.error_code == _NONE]
 
     def refuse_large_metadata(self) -> None:
-        """Once the group agreed."""
+        """Set the error of entries with too large metadata, after the group has accepted the
+        commit.
+        """
         for result in self.too_large:
             result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
     def answer(self, error: ErrorCode) -> Generator[None, None, OffsetCommitResponse]:
-        """The response, in steps. error: of the group or of the write; every accepted partition
-        gets it.
+        """The response, in steps. error: that of the group or of the write, for every accepted
+        partition.
         """
         if error is not _NONE:
             accepted = chain.from_iterable(results for _, results in self.accepted)
@@ -88,9 +92,10 @@ def resolve_commit(
     max_metadata_bytes: int,
     step_items: int = OFFSETS_PER_STEP,
 ) -> Generator[None, None, Commit]:
-    """The first step: which partitions exist. Unknown ones get their error in the response at once,
-    and stand first in it: topics with one before the others, in each topic they before the others.
-    A generator that pauses after step_items topics and partitions, at most twice as many.
+    """The first step: check which partitions exist. Unknown ones get their error in the response at
+    once and come first in it: topics with an unknown partition before the others, and in each topic
+    the unknown partitions before the others. A generator that pauses after step_items topics and
+    partitions, at most twice as many.
     """
     by_id = version >= TOPIC_ID_VERSION
     error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -154,9 +159,9 @@ def commit_records(
     retention_time_ms: int,
     now_ms: int,
 ) -> list[CoordinatorRecord]:
-    """The second step, once the group agreed: a record per accepted partition whose metadata is not
-    too large. Of a partition that is named again the last offset counts, as it does in Kafka, which
-    writes all of them.
+    """The second step, after the group has accepted the commit: one record per accepted partition
+    whose metadata is not too large. Of repeated partitions the last offset is used, with the same
+    effect as in Kafka, which writes all of them.
     """
     commit.refuse_large_metadata()
     expire_timestamp = NO_EXPIRY if retention_time_ms < 0 else now_ms + retention_time_ms
@@ -168,7 +173,7 @@ def commit_records(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
-            # v1 brings a time of its own; no other version has the field
+            # v1 has its own commit timestamp; no other version has the field
             commit_timestamp=now_ms
             if partition.commit_timestamp < 0
             else partition.commit_timestamp,

@@ -1,4 +1,4 @@
-"""Which committed offsets have been kept long enough (`offsets.retention.minutes`, KIP-211)."""
+"""Expiry of committed offsets (`offsets.retention.minutes`, KIP-211)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kbroker.coordinator.group.records import NO_EXPIRY, offset_tombstone
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 
 OFFSETS_PER_TURN: Final = 5_000
-"""Committed offsets whose age is checked in one turn of the loop; those of one group are checked in
-one turn.
+"""How many committed offsets are checked in one turn of the loop; those of one group are checked in
+the same turn.
 """
 
 
 class Retention(NamedTuple):
     """Which offsets of a group may expire. subscribed: topics whose offsets are kept.
-    since_empty_ms: the retention time starts then for offsets that were committed before.
+    since_empty_ms: the start of the retention time of offsets that were committed before.
     """
 
     subscribed: Collection[str]
@@ -27,7 +27,7 @@ class Retention(NamedTuple):
 
 
 class ExpiringGroups(Protocol):
-    """The groups of one type; a GroupKind is one."""
+    """The groups of one type; implemented by a GroupKind."""
 
     def retention(self, group_id: str) -> Retention | None: ...
     def is_idle(self, group_id: str) -> bool: ...
@@ -35,7 +35,7 @@ class ExpiringGroups(Protocol):
 
 
 class OffsetExpiry(msgspec.Struct, frozen=True):
-    """One check of the offsets of a shard. wall_ms: now."""
+    """One check of the offsets of a shard. wall_ms: the current time."""
 
     offsets: OffsetStore
     retention_ms: int
@@ -66,8 +66,8 @@ class OffsetExpiry(msgspec.Struct, frozen=True):
 
 
 class ExpirySweep:
-    """One round through all groups of a shard, in turns. group_ids: visited from the last to the
-    first; kind_of: the kind of a group at the moment, None if it has ended.
+    """One pass over all groups of a shard, in turns. group_ids: visited from the last to the first;
+    kind_of: returns the current kind of a group, None if it was deleted.
     """
 
     __slots__ = ("_kind_of", "_left")

@@ -1,4 +1,4 @@
-"""How OffsetFetch is answered from the offsets of a group."""
+"""Answers OffsetFetch from the offsets of a group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ NO_OFFSET: Final = -1
 
 
 OFFSET_BYTES: Final = 200
-"""Memory of a topic or partition in the response to a fetch, besides its name or metadata."""
+"""Memory of a topic or partition in the response to an OffsetFetch, besides its name or
+metadata.
+"""
 
 
 _FetchTopic = OffsetFetchResponse.OffsetFetchResponseTopics
@@ -27,7 +29,7 @@ _FetchPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
 Charge = Callable[[int], bool]
-"""Whether a response may have so many bytes more."""
+"""Whether a response may take so many more bytes."""
 
 
 def fetch_errors(indexes: Iterable[int], error: ErrorCode) -> list[_FetchPartition]:
@@ -50,10 +52,11 @@ def fetch_offsets(
     charge: Charge,
 ) -> Generator[None, None, OffsetFetchResponse.OffsetFetchResponseGroup]:
     """The offsets of the named partitions, or all of the group's. A partition without an offset:
-    offset -1, no error. Topics with an unknown id stand last, whatever the order of the request.
+    offset -1, no error. Topics with an unknown id come last, independent of the order of the
+    request.
 
-    A generator that pauses after some hundred partitions, so the offsets of a group may be of
-    different moments. A group that charge refuses is answered POLICY_VIOLATION.
+    A generator that pauses after some hundred partitions, so the offsets of a group may be read at
+    different times. A group that charge rejects gets POLICY_VIOLATION.
     """
     group_id = asked.group_id
     unstable = store.pending.in_group(group_id) if require_stable else ()
@@ -68,7 +71,7 @@ def fetch_offsets(
 
 class _Fetch:
     """The steps of one fetch. unstable: (topic, partition) of pending offsets; by_id: whether the
-    client names topics by id. Both generators return None if the response became too large.
+    request has topic ids. Both generators return None if the response became too large.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class _Fetch:
         self._by_id = by_id
 
     def all(self) -> Generator[None, None, list[_FetchTopic] | None]:
-        """All offsets of the group, of topics that exist if the client names topics by id."""
+        """All offsets of the group; with topic ids only those of existing topics."""
         offsets, found, visited = self._offsets, [], 0
         for name in list(offsets):
             topic = self._topics.topics.get(name)
@@ -154,8 +157,8 @@ class _Fetch:
         values: Sequence[tuple[int, OffsetCommitValue | None]],
         topic_id: Uuid | None = None,
     ) -> list[_FetchPartition] | None:
-        """The results for some hundred partitions of a topic; None if charge refuses them.
-        topic_id: of the offsets that count, None if all do.
+        """The results for some hundred partitions of a topic; None if charge rejects them.
+        topic_id: only offsets with this id are used; None: all.
         """
         unstable = self._unstable
         size = len(topic) + OFFSET_BYTES * (1 + len(values))

@@ -1,11 +1,11 @@
-"""Offsets committed in transactions that have not ended (KIP-98, KIP-447). Committed offsets are in
-`offsets`.
+"""Offsets committed in transactions that have not ended (KIP-98, KIP-447). `store` has the
+committed offsets.
 
-A commit marker makes them committed offsets, but for those that a later record of the log replaced:
-an ordinary commit, or the offset of another transaction that ended first. So the order of the
-records decides, not that of the markers, and compaction, which keeps the last record of a key,
-changes nothing (Kafka compares `OffsetAndMetadata.recordOffset`). A tombstone removes pending
-offsets too.
+A commit marker turns them into committed offsets, except those that a later record of the log
+replaced: an ordinary commit, or the offset of another transaction that ended first. So the order of
+the records decides, not that of the markers, and compaction, which keeps the last record of a key,
+does not change the result (Kafka compares `OffsetAndMetadata.recordOffset`). A tombstone also
+removes pending offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, Offs
 
 
 class OffsetPlace(NamedTuple):
-    """The partition of a topic that a group has an offset of."""
+    """The group, topic and partition of an offset."""
 
     group_id: str
     topic: str
@@ -25,7 +25,7 @@ class OffsetPlace(NamedTuple):
 
     @classmethod
     def of(cls, key: OffsetCommitKey) -> OffsetPlace:
-        """The place of a record."""
+        """The place of a record's key."""
         return cls(key.group, key.topic, key.partition)
 
 
@@ -36,8 +36,7 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[OffsetPlace, OffsetCommitValue | None]] = {}
-        """None: a later record replaced the offset; until the marker it is unstable all the same.
-        """
+        """None: a later record replaced the offset; it stays unstable until the marker."""
         self._by_group: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
         """By group id, then (topic, partition): producer ids, in the order of their last records.
         """
@@ -45,7 +44,7 @@ class PendingOffsets:
         """The ids of groups with pending offsets."""
 
     def add(self, producer_id: int, place: OffsetPlace, value: OffsetCommitValue) -> None:
-        """A record of a transactional batch."""
+        """Apply a record of a transactional batch."""
         self._by_producer.setdefault(producer_id, {})[place] = value
         places = self._by_group.setdefault(place.group_id, {})
         producers = places.setdefault((place.topic, place.partition), {})
@@ -53,12 +52,12 @@ class PendingOffsets:
         producers[producer_id] = None
 
     def supersede(self, place: OffsetPlace) -> None:
-        """An ordinary commit is behind all that is pending in this place."""
+        """Apply an ordinary commit, which replaces all pending offsets of this place."""
         for producer_id in self._producers(place):
             self._by_producer[producer_id][place] = None
 
     def remove(self, place: OffsetPlace) -> None:
-        """A tombstone."""
+        """Apply a tombstone."""
         for producer_id in self._producers(place):
             offsets = self._by_producer[producer_id]
             del offsets[place]
@@ -67,7 +66,7 @@ class PendingOffsets:
         self._forget(place)
 
     def end(self, producer_id: int, *, commit: bool) -> list[tuple[OffsetPlace, OffsetCommitValue]]:
-        """A marker. Returns the offsets that it commits."""
+        """Apply a marker. Returns the offsets that it commits."""
         committed: list[tuple[OffsetPlace, OffsetCommitValue]] = []
         for place, value in self._by_producer.pop(producer_id, {}).items():
             producers = self._producers(place)
@@ -87,7 +86,7 @@ class PendingOffsets:
         return self._by_group.get(group_id, {}).keys()
 
     def places(self) -> Iterator[tuple[OffsetPlace, list[OffsetCommitValue]]]:
-        """Every place with a pending offset, and those not replaced, in the order of their
+        """Every place with pending offsets, and those that were not replaced, in the order of their
         records.
         """
         for group_id, places in self._by_group.items():

@@ -1,7 +1,8 @@
 """The committed offsets of one shard.
 
 Offsets committed inside a transaction are in `pending` until its marker. The topic's id is stored
-with each offset and guards against a topic of the same name that was created later (KIP-848).
+with each offset which distinguishes the topic from one of the same name that was created later
+(KIP-848).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kbroker.coordinator.topics import DeletedTopic
 from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
 
 GroupOffsets = dict[str, dict[int, OffsetCommitValue]]
-"""Of one group: topic, partition, what was committed."""
+"""The offsets of one group: topic, partition, committed offset."""
 
 
 class OffsetStore:
@@ -61,7 +62,7 @@ class OffsetStore:
         self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue | None
     ) -> None:
         """Apply one record of a transactional batch: the offset is pending until the marker. A
-        tombstone counts at once, as in Kafka.
+        tombstone is applied at once, as in Kafka.
         """
         if value is None:
             self.replay(key, None)
@@ -78,8 +79,8 @@ class OffsetStore:
         return self._offsets.get(group_id, {})
 
     def walk(self) -> Iterator[tuple[str, str, int, OffsetCommitValue]]:
-        """Group, topic, partition and offset of all that is committed. The store may change between
-        two steps: what was added meanwhile may be left out.
+        """Group, topic, partition and offset of all committed offsets. The store may change between
+        two steps: offsets that were added meanwhile may be missing.
         """
         for group_id in tuple(self._offsets):
             for topic, partitions in tuple(self._offsets.get(group_id, {}).items()):
@@ -95,7 +96,7 @@ class OffsetStore:
         return group_id in self._offsets or bool(self.pending.in_group(group_id))
 
     def has(self, place: OffsetPlace) -> bool:
-        """Whether there is an offset, committed or pending."""
+        """Whether there is a committed or pending offset."""
         group_id, topic, partition = place
         if partition in self.of_group(group_id).get(topic, {}):
             return True

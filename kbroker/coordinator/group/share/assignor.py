@@ -1,8 +1,8 @@
-"""The assignor `simple` of share groups (KIP-932): who reads which partitions, several at one.
+"""The assignor `simple` of share groups (KIP-932), which assigns a partition to several members.
 
-Every partition has a member and every member a partition, as far as subscriptions allow; beyond
-that members are spread evenly over partitions and partitions over members, and stay where they are
-if that is even enough. A pure function.
+Every partition gets a member and every member a partition, as far as subscriptions allow; beyond
+that, members are balanced over partitions and partitions over members, and current assignments are
+kept if the balance allows. A pure function.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _give_each_member_a_partition(
 def _still_valid(
     member: Subscriber, sharers: Mapping[TopicIdPartition, int]
 ) -> list[TopicIdPartition]:
-    """The member's current partitions that it may keep: assignable, and subscribed to. In order."""
+    """The member's current partitions that it may keep: assignable and subscribed. In order."""
     return [
         place
         for topic_id in sorted(member.current)

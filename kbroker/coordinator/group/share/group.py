@@ -1,7 +1,7 @@
-"""One share group (KIP-932) as the log tells it: members, epochs, who reads what, which partitions
-have a state. Changed by replay only; what is decided upon it is in `membership`.
+"""The replayed state of one share group (KIP-932): members, epochs, assignments, and which
+partitions have a state. Only replay changes it; `membership` makes the decisions.
 
-Members of a share group share partitions, so nothing is ever given back first: a member takes its
+Members of a share group share partitions, so nothing has to be revoked first: a member gets its
 target assignment with its next heartbeat.
 """
 
@@ -40,8 +40,8 @@ NO_ASSIGNMENT: Final = ShareCurrent()
 
 
 class ShareGroup:
-    """One group. seen_topics: the map of topics that `metadata_hash` was last compared with.
-    quiet_on: the map of topics upon which nothing was left to assign or to initialize, until a
+    """One group. seen_topics: the map of topics with which `metadata_hash` was last compared.
+    quiet_on: the map of topics with which no partition was left to assign or initialize, until a
     record of the group or of another member changes that.
     """
 
@@ -75,7 +75,7 @@ class ShareGroup:
         self.quiet_on: object = None
 
     def replay(self, key: ShareGroupKey, value: CoordinatorValue | None) -> None:
-        """Apply one record; that of the whole group's end is its map's business."""
+        """Apply one record; the tombstone of the whole group is handled by `groups`."""
         if not isinstance(key, ShareGroupCurrentMemberAssignmentKey):
             self.quiet_on = None
         match key:
@@ -117,5 +117,5 @@ class ShareGroup:
         return "Stable" if self.members else "Empty"
 
     def subscribed_names(self) -> set[str]:
-        """All that a member subscribes to."""
+        """All topics to which members subscribe."""
         return all_topics(self.subscriptions.distinct())

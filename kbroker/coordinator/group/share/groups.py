@@ -1,6 +1,5 @@
 """The share groups (KIP-932) of one partition of `__consumer_offsets`: their map, their sessions,
-their partitions' states as far as the group knows of them, and what tools are shown. Requests come
-through `share_service`.
+the known states of their partitions, and their descriptions. Requests come through `share_service`.
 """
 
 from __future__ import annotations
@@ -53,16 +52,20 @@ from kbroker.protocol.messages.stored.share_group_records import (
 
 ASSIGNOR: Final = "simple"
 RETRY_MS: Final = 1_000
-"""When the end of a member could not be written, it is tried again after this."""
+"""The time after which the removal of a member is retried if its tombstones could not be
+written.
+"""
 
 _Described = ShareGroupDescribeResponse.DescribedGroup
 _Places = ShareGroupDescribeResponse.TopicPartitions
 DescribedShareGroup = tuple[_Described, Iterator[ShareGroupDescribeResponse.Member]]
-"""A group without members, and its members, each of which is made when the iterator reaches it."""
+"""A group without members, and an iterator that creates its members one by one."""
 
 
 class ShareGroups(EpochGroups[ShareGroup]):
-    """Groups by id, a GroupKind. topics: the cluster's, as of now. wall_ms: the wall clock."""
+    """Groups by id, a GroupKind. topics: returns the cluster's current topics. wall_ms: the wall
+    clock.
+    """
 
     __slots__ = (
         "_deadlines",
@@ -97,14 +100,14 @@ class ShareGroups(EpochGroups[ShareGroup]):
         self._overrides = overrides
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._initializing_until: dict[str, int] = {}
-        """By group: until when states asked for last are taken to be under way."""
+        """By group: until when the initialization requested last is assumed to be in progress."""
         self._deletions: list[tuple[str, frozenset[Uuid]]] = []
-        """Of groups' states, by topic, that are under way."""
+        """Deletions of states in progress: group id and topic ids."""
 
     # -- replay ------------------------------------------------------------------------------
 
     def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
-        """Apply a record that is in the log."""
+        """Apply a record of the log."""
         if not isinstance(key, ShareGroupKey):
             return None
         group = self.groups.get(key.group_id)
@@ -126,7 +129,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         return GroupChange(key.group_id, is_created=True) if is_new else None
 
     def on_loaded(self, now_ms: int) -> list[Result]:
-        """All records were replayed: sessions start."""
+        """Called after all records were replayed: start the sessions."""
         for group_id, group in self.groups.items():
             for member_id in group.members:
                 self._renew(group_id, member_id, now_ms)
@@ -236,12 +239,12 @@ class ShareGroups(EpochGroups[ShareGroup]):
     # -- the states of its partitions --------------------------------------------------------
 
     def initialize(self, group_id: str, places: Assignment) -> list[CoordinatorRecord]:
-        """These partitions are to get a state, or another one (AlterShareGroupOffsets)."""
+        """These partitions are to be initialized, or initialized again (AlterShareGroupOffsets)."""
         group = self.groups.get(group_id) or ShareGroup(group_id)
         return [state_partitions_record(group_id, with_initializing(group, places, self._topics()))]
 
     def initialized(self, group_id: str, places: Assignment) -> list[CoordinatorRecord]:
-        """These partitions have their state."""
+        """These partitions have been initialized."""
         group = self.groups.get(group_id)
         if group is None:
             return []
@@ -262,7 +265,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def begin_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
-        """Members get no new states of these topics until `end_deletion`."""
+        """Do not initialize partitions of these topics for members until `end_deletion`."""
         self._deletions.append((group_id, topic_ids))
 
     def end_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
@@ -270,7 +273,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         self._deletions.remove((group_id, topic_ids))
 
     def delete_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
-        """The states of these topics are to go."""
+        """Records that the states of these topics are to be deleted."""
         group = self.groups.get(group_id)
         if group is None:
             return []
@@ -285,7 +288,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def deleted_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
-        """The states of these topics were deleted."""
+        """Records that the states of these topics were deleted."""
         group = self.groups.get(group_id)
         if group is None:
             return []
@@ -294,7 +297,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         return [] if after == states else [state_partitions_record(group_id, after)]
 
     def on_topics_deleted(self, topic_ids: Collection[Uuid]) -> list[CoordinatorRecord]:
-        """The states of deleted topics end with them."""
+        """The states of deleted topics are deleted with them."""
         gone = frozenset(topic_ids)
         records = []
         for group_id, group in self.groups.items():
@@ -325,10 +328,10 @@ class ShareGroups(EpochGroups[ShareGroup]):
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} is not empty.")
         return group
 
-    # -- the group as a whole ----------------------------------------------------------------
+    # -- describing groups -------------------------------------------------------------------
 
     def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
-        """Group epochs."""
+        """The log line for group epochs."""
         if not isinstance(key, ShareGroupMetadataKey):
             return None
         epoch = value.epoch if isinstance(value, ShareGroupMetadataValue) else None
@@ -343,7 +346,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """There is nothing to read."""
+        """Share groups have no committed offsets."""
         return ErrorCode.NONE
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
@@ -351,11 +354,11 @@ class ShareGroups(EpochGroups[ShareGroup]):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
 
     def retention(self, group_id: str) -> Retention | None:
-        """There is nothing that expires."""
+        """None: share groups have no committed offsets."""
         return None
 
     def describe(self, group_id: str) -> DescribedShareGroup:
-        """The group, and its members."""
+        """The group and its members."""
         group = self.groups[group_id]
         topics = self._topics().topics_by_id
         described = _Described(
@@ -380,7 +383,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         return described, members
 
     def describe_missing(self, group_id: str, message: str, version: int) -> DescribedShareGroup:
-        """An error, the same for groups of other types."""
+        """The description with an error, also for groups of other types."""
         error = _not_found(group_id)
         refusal = _Described(group_id=group_id, error_code=error.code, error_message=error.message)
         return refusal, iter(())

@@ -1,9 +1,9 @@
 """The response of a share group to ShareGroupHeartbeat (KIP-932), and the removal of members.
 
-Each function looks at a `ShareGroup` and gives the records that follow, in Kafka's order, with the
-response; it changes nothing. A heartbeat goes through five steps, each upon the outcome of the
-last: the member, the group's epoch, the target assignment, what the member has, which partitions
-are to get a state in `__share_group_state`. Only partitions with a state are assigned.
+Each function reads a `ShareGroup` and returns the records of the decision, in Kafka's order, with
+the response; it changes nothing. A heartbeat has five steps, each based on the result of the one
+before: the member, the group epoch, the target assignment, the current assignment, and the
+partitions to initialize in `__share_group_state`. Only initialized partitions are assigned.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class ShareSettings(Protocol):
 
 
 class ShareContext(AssignmentContext, kw_only=True):
-    """is_initializing: whether the states that the log calls initializing are being made now.
-    deleting: topics whose states are being deleted now.
+    """is_initializing: whether the partitions that the log has as initializing are being
+    initialized now. deleting: topics whose states are being deleted now.
     """
 
     max_size: int
@@ -70,9 +70,9 @@ class ShareContext(AssignmentContext, kw_only=True):
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True):
-    """The response to a heartbeat. member_id: of a member that stays. initialize: partitions whose
-    state is to be made once the records are committed. is_quiet: whether nothing is left to assign
-    or to initialize.
+    """The response to a heartbeat. member_id: that of a member that stays. initialize: partitions
+    to initialize once the records are committed. is_quiet: whether no partition is left to assign
+    or initialize.
     """
 
     response: ShareGroupHeartbeatResponse
@@ -84,7 +84,7 @@ class ShareHeartbeat(msgspec.Struct, frozen=True):
 def share_heartbeat(
     group: ShareGroup, request: ShareGroupHeartbeatRequest, context: ShareContext
 ) -> CoordinatorResult[ShareHeartbeat]:
-    """A member joins or is still there. Raises KafkaError."""
+    """The heartbeat of a new or existing member. Raises KafkaError."""
     member_id = request.member_id
     former = group.members.get(member_id)
     _check_member(group, request, context.max_size)
@@ -134,8 +134,9 @@ def _taken(
     *,
     changed: bool,
 ) -> ShareCurrent:
-    """The member's assignment after this heartbeat: its target, without topics that it no longer
-    subscribes to. changed: its subscription. current itself if nothing changes.
+    """The member's assignment after this heartbeat: its target, without topics to which it no
+    longer subscribes. changed: whether its subscription changed. Returns current if nothing
+    changes.
     """
     if current.member_epoch == target_epoch and not changed:
         return current
@@ -153,7 +154,7 @@ def _taken(
 def share_leave(
     group: ShareGroup, request: ShareGroupHeartbeatRequest, topics: ClusterTopics
 ) -> CoordinatorResult[ShareHeartbeat]:
-    """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
+    """A member leaves. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
     if request.member_id not in group.members:
         raise unknown_member(group.group_id, request.member_id)
     response = ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
@@ -164,7 +165,7 @@ def share_leave(
 def share_removal(
     group: ShareGroup, member_id: str, topics: ClusterTopics
 ) -> list[CoordinatorRecord]:
-    """The end of a member, and the group's next epoch."""
+    """The removal of a member, and the next group epoch."""
     left = all_topics(group.subscriptions.without((member_id,)))
     return [
         *share_member_tombstones(group.group_id, member_id),
@@ -191,7 +192,7 @@ def _check_member(group: ShareGroup, request: ShareGroupHeartbeatRequest, max_si
 def _updated(
     former: ShareMember | None, request: ShareGroupHeartbeatRequest, context: ShareContext
 ) -> ShareMember:
-    """A member's state after this request; null fields change nothing."""
+    """A member's state after this request; null fields keep their values."""
     names = request.subscribed_topic_names
     known = [] if former is None else former.subscribed_topic_names
     rack_id = None if former is None else former.rack_id
@@ -204,8 +205,8 @@ def _updated(
 
 
 class _Plan:
-    """The group as it will be with this member: epoch and target. is_quiet: whether nothing is left
-    to assign or to initialize.
+    """The group with this member: epoch and target. is_quiet: whether no partition is left to
+    assign or initialize.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class _Plan:
         return records
 
     def _assignable(self) -> dict[Uuid, frozenset[int]]:
-        """Partitions of subscribed topics that have a state."""
+        """Initialized partitions of subscribed topics."""
         return {
             topic_id: frozenset(partitions)
             for topic_id, partitions in self._group.states.initialized.items()
@@ -262,7 +263,7 @@ class _Plan:
         }
 
     def _has_new_states(self) -> bool:
-        """Whether partitions got their state since the last assignment."""
+        """Whether partitions were initialized since the last assignment."""
         if self._epoch > self.target_epoch:
             return False  # an assignment is due anyway
         assigned: dict[Uuid, set[int]] = {}
@@ -304,8 +305,8 @@ class _Plan:
         return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
 
     def to_initialize(self) -> Assignment:
-        """Partitions of subscribed topics without a state, unless that is under way. A deletion
-        of states that failed does not count: the states begin anew.
+        """Partitions of subscribed topics that are neither initialized nor being initialized. A
+        failed deletion of states is ignored: the states are initialized again.
         """
         states, found = self._group.states, {}
         is_complete = True
@@ -326,7 +327,7 @@ class _Plan:
 def with_initializing(
     group: ShareGroup, added: Assignment, topics: ClusterTopics
 ) -> StatePartitions:
-    """The group's states once these are being made; a deletion that was begun is dropped."""
+    """The group's states after these partitions are initialized; a started deletion is dropped."""
     states = group.states
     by_id = topics.topics_by_id
     return replace(

@@ -1,8 +1,8 @@
-"""How far share groups have read (DescribeShareGroupOffsets, KIP-932): the states of partitions,
-and their lag (KIP-1226), for which the leaders of the partitions are asked for their ends.
+"""The offsets of share groups (DescribeShareGroupOffsets, KIP-932): the states of partitions, and
+their lag (KIP-1226), which needs the end offsets from the leaders of the partitions.
 
-As in Kafka a partition whose end cannot be found has the error and nothing else, and one without a
-state, or with a state that does not count what was delivered, has no lag.
+As in Kafka, a partition whose end offset cannot be determined has the error and nothing else; a
+partition that is not initialized, or whose state has no delivery count, has no lag.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class EndOffsets(Protocol):
     """The port to the leaders of partitions."""
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Deferred[EndsFound]:
-        """The end of each of these partitions; never fails."""
+        """The end offset of each of these partitions; never fails."""
         ...
 
 
 class WantedTopic(NamedTuple):
-    """Partitions of a topic that are to be described. topic_id: zero if no such topic is known."""
+    """Partitions of a topic to describe. topic_id: zero for an unknown topic."""
 
     name: str
     topic_id: Uuid
@@ -60,7 +60,7 @@ class OffsetDescriptions:
         self._end_offsets = end_offsets
 
     def describe(self, group_id: str, wanted: Sequence[WantedTopic]) -> Deferred[DescribedGroup]:
-        """Describe partitions of one group, from the coordinators of their states."""
+        """Describe partitions of one group, with the states from their coordinators."""
         places = [
             (topic.topic_id, index)
             for topic in wanted

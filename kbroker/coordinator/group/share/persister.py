@@ -1,6 +1,4 @@
-"""The port to the states of the partitions that share groups read, wherever their coordinator
-is.
-"""
+"""The port to the states of the partitions of share groups, on any coordinator."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from kbroker.protocol.share_partition_state import StateSummary
 
 
 class GroupStatePersister(Protocol):
-    """The errors are those of the share coordinator, after some retries of those that pass."""
+    """The errors are those of the share coordinator, after some retries of retriable ones."""
 
     def initialize(
         self, group_id: str, state_epoch: int, start_offsets: Mapping[TopicIdPartition, int]
@@ -31,5 +29,5 @@ class GroupStatePersister(Protocol):
     def summarize(
         self, group_id: str, places: Sequence[TopicIdPartition]
     ) -> Deferred[Mapping[TopicIdPartition, StateSummary]]:
-        """How far the group has read each partition; one without a state is uninitialized."""
+        """The start offset of each partition; a partition without a state is uninitialized."""
         ...

@@ -1,5 +1,5 @@
-"""Records of share groups (KIP-932) in `__consumer_offsets`: between the values of this room and
-Kafka's.
+"""Records of share groups (KIP-932) in `__consumer_offsets`: conversion between the values of this
+room and Kafka's.
 
 Types 10 (member), 11 (group), 12 and 13 (target assignment: epoch, member), 14 (current
 assignment), 15 (which partitions have a state in `__share_group_state`).
@@ -56,9 +56,10 @@ class ShareCurrent(msgspec.Struct, frozen=True):
 
 
 class StatePartitions(msgspec.Struct, frozen=True):
-    """Which partitions have a state: being made, made, and topics whose states are being deleted.
+    """The states of partitions: being initialized, initialized, and topics whose states are being
+    deleted.
 
-    names: of all these topics.
+    names: the names of all these topics.
     """
 
     initializing: Assignment = msgspec.field(default_factory=dict)
@@ -67,24 +68,26 @@ class StatePartitions(msgspec.Struct, frozen=True):
     names: Mapping[Uuid, str] = msgspec.field(default_factory=dict)
 
     def is_empty(self) -> bool:
-        """Whether nothing has a state."""
+        """Whether there are no states."""
         return not (self.initializing or self.initialized or self.deleting)
 
 
 def share_group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """The group's epoch. metadata_hash: of the topics it was computed for, 0 if there are none."""
+    """The group epoch. metadata_hash: that of the topics for which it was computed, 0 if there are
+    none.
+    """
     value = ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
     return CoordinatorRecord(ShareGroupMetadataKey(group_id=group_id), value)
 
 
 def share_member_record(group_id: str, member_id: str, value: ShareMember) -> CoordinatorRecord:
-    """A member's metadata, as its record has it."""
+    """A member's metadata."""
     key = ShareGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return CoordinatorRecord(key, value)
 
 
 def share_target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    """The group epoch for which the target assignment was made."""
+    """The group epoch for which the target assignment was computed."""
     value = ShareGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=timestamp_ms
     )
@@ -160,7 +163,9 @@ def state_partitions_of(value: ShareGroupStatePartitionMetadataValue) -> StatePa
 
 
 def share_member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """The end of a member, in Kafka's order: what it has, what it shall have, itself."""
+    """The tombstones of a member, in Kafka's order: current assignment, target assignment,
+    member.
+    """
     return [
         CoordinatorRecord(key, None)
         for key in (
@@ -172,7 +177,7 @@ def share_member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRe
 
 
 def share_group_tombstones(group_id: str) -> list[CoordinatorRecord]:
-    """The end of a group without members, in Kafka's order."""
+    """The tombstones of a group without members, in Kafka's order."""
     return [
         CoordinatorRecord(key, None)
         for key in (

@@ -1,8 +1,9 @@
 """The target assignment of tasks in a streams group: Kafka's `sticky` assignor (KIP-1071).
 
-Active tasks stay where they were as far as every member's share allows, go next to where their
-state is kept, and last to the process with the least to do. Standby tasks go to other processes
-than the active one, again first to where the state is. Members of one process are its threads.
+Active tasks stay with their member as far as each member's quota allows, otherwise go to a member
+that keeps their state, and last to the process with the lowest load. Standby tasks go to other
+processes than the active task, again first to one that keeps the state. Members of one process are
+its threads.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from kbroker.coordinator.group.streams.tasks import Task, TaskSet
 
 
 class StreamsWorker(msgspec.Struct, frozen=True):
-    """A member as the assignor sees it. target: what it was to have until now."""
+    """A member as the assignor sees it. target: its current target."""
 
     process_id: str
     target: TaskSet
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """task_counts: by subtopology id. stateful: the subtopologies that keep state. standbys: copies
-    of that state besides the one at work.
+    """task_counts: by subtopology id. stateful: the subtopologies with state. standbys: the number
+    of standby tasks per stateful task.
     """
 
     task_counts: Mapping[str, int]
@@ -32,7 +33,7 @@ class Workload(msgspec.Struct, frozen=True):
     standbys: int
 
     def tasks(self, *, only_stateful: bool = False) -> list[Task]:
-        """All of them."""
+        """All tasks."""
         return [
             (name, partition)
             for name, count in self.task_counts.items()
@@ -42,7 +43,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def assign_tasks(workers: Mapping[str, StreamsWorker], load: Workload) -> dict[str, TaskSet]:
-    """The tasks of each member, by member id. The same input gives the same answer."""
+    """The tasks of each member, by member id. Deterministic."""
     if not workers:
         return {}
     assignment = _Assignment(workers, load)
@@ -53,7 +54,7 @@ def assign_tasks(workers: Mapping[str, StreamsWorker], load: Workload) -> dict[s
 
 
 class _Share:
-    """How many tasks a member may have; a member with its full share gets no more."""
+    """How many tasks a member may have; a member that has reached its quota gets no more."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks = tasks
@@ -61,7 +62,7 @@ class _Share:
         self.limit = -(-tasks // members)
 
     def note(self, count: int) -> None:
-        """A member has that many now."""
+        """A member now has that many tasks."""
         if count == self.limit:
             self._members -= 1
             self._tasks -= count
@@ -77,19 +78,19 @@ class _Process:
         self.tasks: set[Task] = set()
         self._total = 0
         self._idlest: list[tuple[int, str]] = []
-        """A heap of (count, member), some with a count of the past."""
+        """A heap of (count, member), some entries with an outdated count."""
 
     @property
     def load(self) -> float:
         return self._total / len(self.counts)
 
     def add(self, member: str) -> None:
-        """A member without tasks."""
+        """Add a member without tasks."""
         self.counts[member] = 0
         heapq.heappush(self._idlest, (0, member))
 
     def give(self, member: str, task: Task) -> int:
-        """A member has a task more. Returns how many it has."""
+        """Assign another task to a member. Returns how many it has."""
         self.tasks.add(task)
         self._total += 1
         count = self.counts[member] = self.counts[member] + 1
@@ -153,8 +154,8 @@ class _Assignment:
                     break
 
     def _give_to_another_process(self, task: Task, heap: list[tuple[float, str]]) -> bool:
-        """A standby task to the process with the least to do that does not have it. Returns whether
-        there is one.
+        """Assign a standby task to the process with the lowest load that does not have the task.
+        Returns whether there is one.
         """
         passed = []
         process = None
@@ -191,7 +192,7 @@ class _Assignment:
         return True
 
     def _promote(self, task: Task) -> bool:
-        """Work where the state is kept."""
+        """Make the standby task the active one: the active task runs where the state is."""
         member = self._least_loaded(self._was_standby.get(task, ()))
         if member is None or self._count(member) >= self._active_share.limit:
             return False
@@ -199,7 +200,7 @@ class _Assignment:
         return True
 
     def _demote(self, task: Task) -> bool:
-        """Keep the state where it was worked on."""
+        """Make the active task a standby: the state is kept where it was active."""
         member = self._was_active.get(task)
         if member is None or not self._may_keep(member, task):
             return False

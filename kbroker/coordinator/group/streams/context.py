@@ -29,7 +29,7 @@ class StreamsSettings(Protocol):
 
 
 class StreamsGroupSettings(msgspec.Struct, frozen=True):
-    """The settings in force for one group: its own over the broker's."""
+    """The settings in effect for one group: its overrides and the broker's."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -42,7 +42,7 @@ class StreamsGroupSettings(msgspec.Struct, frozen=True):
     def of(
         cls, group_id: str, broker: StreamsSettings, overrides: GroupOverrides
     ) -> StreamsGroupSettings:
-        """Those of that group, as of now."""
+        """The current settings of that group."""
 
         def own_or(name: str, default: int) -> int:
             own = overrides.get_int(group_id, f"streams.{name}")

@@ -16,11 +16,11 @@ _TopicInfo = StreamsGroupDescribeResponse.TopicInfo
 
 
 DescribedStreamsGroup = tuple[StreamsGroupDescribeResponse.DescribedGroup, Iterator[_Member]]
-"""A group without members, and its members, each of which is made when the iterator reaches it."""
+"""A group without members, and an iterator that creates its members one by one."""
 
 
 def described_streams(group: StreamsGroup) -> DescribedStreamsGroup:
-    """One group, and its members, each of which is made when it is asked for."""
+    """One group, and its members, which are created one by one."""
     described = StreamsGroupDescribeResponse.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state(),
@@ -35,7 +35,7 @@ def described_streams(group: StreamsGroup) -> DescribedStreamsGroup:
 
 
 def _topology(group: StreamsGroup) -> StreamsGroupDescribeResponse.Topology | None:
-    """With the partitions of internal topics as decided, once they are there."""
+    """The topology, with the partition counts of internal topics once they are decided."""
     topology, configured = group.topology, group.configured
     if topology is None:
         return None

@@ -1,5 +1,5 @@
-"""Where the state of a streams group is: the endpoint each member names (`application.server`) and
-the partitions behind it, for interactive queries from member to member (KIP-1071).
+"""The endpoints of a streams group's members (`application.server`) and the partitions of each, for
+interactive queries between members (KIP-1071).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def partitions_by_endpoint(
     configured: ConfiguredTopology,
     topics: ClusterTopics,
 ) -> list[_Endpoint]:
-    """The partitions of each member with an endpoint; `last` is the member that asked, and comes
-    last.
+    """The partitions of each member with an endpoint; `last` is the member that sent the request,
+    and comes last.
     """
     found = []
     for member_id in sorted(members, key=lambda one: one == last):
@@ -51,7 +51,9 @@ def _places(
     configured: ConfiguredTopology,
     topics: ClusterTopics,
 ) -> Iterator[_Places]:
-    """A task reads the partition of its number of each topic, where the topic has so many."""
+    """The partitions that a task reads: the one with its number of each topic, if the topic
+    has it.
+    """
     for name, partitions in tasks:
         subtopology = configured.subtopologies.get(name)
         for topic_name in sorted(subtopology.inputs) if subtopology is not None else ():

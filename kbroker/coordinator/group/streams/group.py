@@ -1,11 +1,10 @@
-"""One streams group (KIP-1071) as the log tells it: members, epochs, the topology, who shall have
-which tasks, who has which. Changed by replay only; what is decided upon it is in
-`membership`.
+"""The replayed state of one streams group (KIP-1071): members, epochs, the topology, target and
+current assignments. Only replay changes it; `membership` makes the decisions.
 
-    Empty -> NotReady -> Assigning -> Reconciling -> Stable
+Empty -> NotReady -> Assigning -> Reconciling -> Stable
 
-Epochs are those of a consumer group. The group is not ready until its topology
-was found to fit the cluster's topics.
+Epochs are those of a consumer group. The group is not ready until its topology matches the
+cluster's topics.
 """
 
 from __future__ import annotations
@@ -45,10 +44,11 @@ NOTHING: Final = CurrentTasks()
 class StreamsGroup:
     """One group.
 
-    runners: the member that works on a task or has not yet given it back; keepers: those that keep
-    its state. Below `configured` stands what no record tells, and is made anew after a reload: the
-    topology upon the cluster's topics, the map of topics that it was made upon, how often the
-    answer to "who is where" changed, the member that asked for the end of the application.
+    runners: the member that runs a task or has not revoked it yet; keepers: those that keep its
+    state. The attributes from `configured` on are in no record, and are computed again after a
+    reload: the topology configured against the cluster's topics, the map of topics it was
+    configured against, how often the endpoint information changed, and the member that requested
+    the shutdown of the application.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class StreamsGroup:
     # -- replay ------------------------------------------------------------------------------
 
     def replay(self, key: StreamsGroupKey, value: CoordinatorValue | None) -> None:
-        """Apply one record; that of the whole group's end is its map's business."""
+        """Apply one record; the tombstone of the whole group is handled by `groups`."""
         match key:
             case StreamsGroupMetadataKey():
                 if isinstance(value, StreamsGroupMetadataValue):
@@ -147,7 +147,7 @@ class StreamsGroup:
             if not keepers:
                 self.keepers.pop(task, None)
 
-    # -- what it says ------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def current(self, member_id: str) -> CurrentTasks:
         """A member's current assignment; empty for an unknown member."""
@@ -184,7 +184,7 @@ class StreamsGroup:
         return None if member is None else member.process_id
 
     def is_unrevoked(self, member_id: str) -> bool:
-        """Whether the member was told to give something back and has not said that it did."""
+        """Whether the member was told to revoke tasks and has not confirmed it."""
         return self.current(member_id).state is StreamsMemberState.UNREVOKED_TASKS
 
     def subscribed_names(self) -> set[str]:
@@ -200,8 +200,9 @@ class StreamsGroup:
         version: int | None,
         places: Iterable[tuple[str, int]],
     ) -> ErrorCode:
-        """Whether a member of this epoch may commit these (topic, partition). An older epoch will
-        do for what its active tasks have read since. version: None in a transaction.
+        """Whether a member of this epoch may commit these (topic, partition). An older epoch is
+        accepted for the input of active tasks that were assigned in it and still are. version: None
+        in a transaction.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -235,7 +236,9 @@ class StreamsGroup:
 
 
 def _assigned_since(current: CurrentTasks, subtopology: str | None, partition: int) -> int | None:
-    """The epoch in which the member got the task that reads there; None if it has not."""
+    """The epoch in which the member got the task that reads the partition; None if it does not have
+    that task.
+    """
     nothing: Mapping[int, int] = {}
     for held in (current.assigned, current.revoking):
         since = held.active.get(subtopology or "", nothing).get(partition)

@@ -1,5 +1,5 @@
 """The streams groups (KIP-1071) of one partition of `__consumer_offsets`: their map, their
-sessions, the delay of their first assignment. What tools are shown is in `description`.
+sessions, the delay of their first assignment. `description` has the description for tools.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ from kbroker.protocol.messages.stored.streams_group_records import (
 )
 
 _FILTER_ALIASES: Final[Mapping[str, str]] = {"NotReady": "not_ready"}
-"""States that Kafka's filter has under another name than the one it shows."""
+"""States with another name in Kafka's filter than in its responses."""
 
 
 class StreamsGroups(OffsetGroups[StreamsGroup]):
-    """Groups by id, a GroupKind. topics: the cluster's, as of now. wall_ms: the wall clock."""
+    """Groups by id, a GroupKind. topics: returns the cluster's current topics. wall_ms: the wall
+    clock.
+    """
 
     __slots__ = (
         "_broker",
@@ -84,12 +86,12 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
         self._wall_ms = wall_ms
         self._sessions = MemberSessions(deadlines, give_up=self._give_up, on_late=self._give_up)
         self._delays: dict[str, Deadline] = {}
-        """Of groups whose first assignment is put off."""
+        """Deadlines of groups whose first assignment is delayed."""
 
     # -- replay ------------------------------------------------------------------------------
 
     def replay(self, key: CoordinatorKey, value: CoordinatorValue | None) -> GroupChange | None:
-        """Apply a record that is in the log."""
+        """Apply a record of the log."""
         if not isinstance(key, StreamsGroupKey):
             return None
         group = self.groups.get(key.group_id)
@@ -115,7 +117,7 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
         return GroupChange(key.group_id, is_created=True) if is_new else None
 
     def on_loaded(self, now_ms: int) -> list[Result]:
-        """All records were replayed: sessions start."""
+        """Called after all records were replayed: start the sessions."""
         for group in self.groups.values():
             for member_id in group.members:
                 self._watch(group, member_id, now_ms)
@@ -157,7 +159,7 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
     def _settling(
         self, group_id: str, result: CoordinatorResult[StreamsHeartbeat], topics: ClusterTopics
     ) -> CoordinatorResult[StreamsHeartbeat]:
-        """A decision made with these topics: `_settled` follows when it is in the log."""
+        """A decision made with these topics: `_settled` is called when it is in the log."""
         heartbeat = result.answer
 
         def settle(now_ms: int) -> list[Result]:
@@ -195,7 +197,7 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
     def _settings_of(self, group_id: str) -> StreamsGroupSettings:
         return StreamsGroupSettings.of(group_id, self._broker, self._overrides)
 
-    # -- deadlines --------------------------------------------------------------------------
+    # -- deadlines ---------------------------------------------------------------------------
 
     def _watch(self, group: StreamsGroup, member_id: str, now_ms: int) -> None:
         group_id = group.group_id
@@ -235,10 +237,10 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
         if delay is not None:
             self._deadlines.cancel(delay)
 
-    # -- the group as a whole ----------------------------------------------------------------
+    # -- describing groups -------------------------------------------------------------------
 
     def changes(self, key: CoordinatorKey, value: CoordinatorValue | None) -> str | None:
-        """Group epochs."""
+        """The log line for group epochs."""
         if not isinstance(key, StreamsGroupMetadataKey):
             return None
         epoch = value.epoch if isinstance(value, StreamsGroupMetadataValue) else None
@@ -261,16 +263,16 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
         return group.check_commit(committer.member_id, committer.epoch, version, named)
 
     def filter_names(self, state: str) -> tuple[str, ...]:
-        """Kafka's filter also knows another name of one state."""
+        """The names of a state: Kafka's filter has another name for one of them."""
         alias = _FILTER_ALIASES.get(state)
         return (state.lower(),) if alias is None else (state.lower(), alias)
 
     def describe(self, group_id: str) -> DescribedStreamsGroup:
-        """The group, and its members."""
+        """The group and its members."""
         return described_streams(self.groups[group_id])
 
     def describe_missing(self, group_id: str, message: str, version: int) -> DescribedStreamsGroup:
-        """An error."""
+        """The description with an error."""
         refusal = StreamsGroupDescribeResponse.DescribedGroup(
             group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message
         )

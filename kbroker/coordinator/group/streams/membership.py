@@ -1,9 +1,9 @@
 """The response of a streams group to StreamsGroupHeartbeat (KIP-1071), and the removal of members.
 
-Each function looks at a `StreamsGroup` and gives the records that follow, in Kafka's order, with
-the response; it changes nothing. A heartbeat goes through up to five steps, each upon the outcome
-of the last: the member, the topology, the group's epoch, the target assignment, what the member
-has.
+Each function reads a `StreamsGroup` and returns the records of the decision, in Kafka's order, with
+the response; it changes nothing. A heartbeat has up to five steps, each based on the result of the
+one before: the member, the topology, the group epoch, the target assignment, the current
+assignment.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _TaskIds = StreamsGroupHeartbeatResponse.TaskIds
 
 
 class StreamsHeartbeat(msgspec.Struct, frozen=True):
-    """The response to a heartbeat. member_id: of a member that stays. missing: internal topics to
-    be created. The rest is what no record has (see StreamsGroup), kept once the records are
-    written.
+    """The response to a heartbeat. member_id: that of a member that stays. missing: internal topics
+    to create. The other attributes are in no record (see StreamsGroup) and are kept once the
+    records are written.
     """
 
     response: StreamsGroupHeartbeatResponse
@@ -63,7 +63,7 @@ class StreamsHeartbeat(msgspec.Struct, frozen=True):
 def streams_heartbeat(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, context: StreamsContext
 ) -> CoordinatorResult[StreamsHeartbeat]:
-    """A heartbeat of a member that joins or is there. Raises KafkaError."""
+    """A heartbeat of a new or existing member. Raises KafkaError."""
     member_id = request.member_id
     current = _find_member(group, request, context.settings)
     former = group.members.get(member_id)
@@ -122,7 +122,7 @@ def streams_heartbeat(
 def streams_leave(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest
 ) -> CoordinatorResult[StreamsHeartbeat]:
-    """A member goes. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
+    """A member leaves. Raises KafkaError(UNKNOWN_MEMBER_ID)."""
     member_id = request.member_id
     if member_id not in group.members:
         raise unknown_member(group.group_id, member_id)
@@ -134,7 +134,7 @@ def streams_leave(
 
 
 def streams_removal(group: StreamsGroup, member_id: str) -> list[CoordinatorRecord]:
-    """The end of a member, and the group's next epoch."""
+    """The removal of a member, and the next group epoch."""
     return [
         *streams_member_tombstones(group.group_id, member_id),
         streams_group_record(
@@ -150,7 +150,7 @@ def streams_removal(group: StreamsGroup, member_id: str) -> list[CoordinatorReco
 def delayed_assignment(
     group: StreamsGroup, settings: StreamsGroupSettings, topics: ClusterTopics, wall_ms: int
 ) -> list[CoordinatorRecord]:
-    """The first assignment, when the time that it was put off for is over."""
+    """The first assignment, after its delay."""
     if not group.members or group.configured is None or group.epoch <= group.target_epoch:
         return []
     context = StreamsContext.of(settings, topics, wall_ms)
@@ -176,7 +176,7 @@ def _said(tasks: list[StreamsGroupHeartbeatRequest.TaskIds]) -> Tasks:
 def _find_member(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, settings: StreamsGroupSettings
 ) -> CurrentTasks:
-    """Check who asks; what it has."""
+    """Check the sender. Returns its current assignment."""
     member_id, epoch = request.member_id, request.member_epoch
     current = group.current(member_id)
     if epoch == 0:
@@ -206,7 +206,7 @@ def _updated(
     request: StreamsGroupHeartbeatRequest,
     context: StreamsContext,
 ) -> StreamsMember:
-    """A member's state after this request; null fields change nothing."""
+    """A member's state after this request; null fields keep their values."""
     old = former or StreamsMember(instance_id=None, rack_id=None, topology_epoch=-1)
     timeout_ms, endpoint, tags = (
         request.rebalance_timeout_ms,
@@ -235,7 +235,7 @@ def _updated(
 
 
 def _check_tasks(configured: ConfiguredTopology, said: TaskSet) -> None:
-    """Raises KafkaError(INVALID_REQUEST) for tasks that are none."""
+    """Raises KafkaError(INVALID_REQUEST) for tasks that do not exist."""
     for tasks in (said.active, said.standby, said.warmup):
         for name, partitions in tasks.items():
             subtopology = configured.subtopologies.get(name)
@@ -260,7 +260,7 @@ def _tell_places(
     *,
     has_moved: bool,
 ) -> None:
-    """The endpoints of all members, unless the member has the current ones."""
+    """The endpoints of all members, unless the member already has the current ones."""
     epoch = group.endpoint_epoch + has_moved
     if request.endpoint_information_epoch != epoch:
         held = {key: value.assigned for key, value in group.currents.items()}

@@ -1,5 +1,5 @@
-"""A streams group as it will be after a heartbeat: topology, epoch and target assignment, each upon
-the outcome of the last. `membership` has the steps before and after.
+"""A streams group after a heartbeat: topology, epoch and target assignment, each based on the
+result of the one before. `membership` has the steps before and after.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from kbroker.protocol.messages.coordinators.streams_groups import (
 )
 
 NOT_VALIDATED: Final = -1
-"""The validated topology epoch of a group whose topics don't fit."""
+"""The validated topology epoch of a group whose topics do not match its topology."""
 NUM_STANDBY_REPLICAS: Final = "num.standby.replicas"
 
 _Status = StreamsGroupHeartbeatResponse.Status
 
 
 class StreamsPlan:
-    """The group as it will be with these members: topology, epoch and target."""
+    """The group with these members: topology, epoch and target."""
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class StreamsPlan:
         self.status.append(_Status(status_code=int(status), status_detail=detail))
 
     def add_problems(self, request: StreamsGroupHeartbeatRequest) -> None:
-        """Add the statuses for unfit topics and for an application that shall end."""
+        """Add the statuses for topics that do not match, and for a requested shutdown of the
+        application.
+        """
         if self.configured.problem is not None:
             self.say(*self.configured.problem)
         asked = request.member_id if request.shutdown_application else None
@@ -83,7 +85,7 @@ class StreamsPlan:
     def take_topology(
         self, told: StreamsGroupHeartbeatRequest.Topology | None
     ) -> list[CoordinatorRecord]:
-        """The first member brings the topology; one with an older one may stay."""
+        """The first member sets the topology; a member with an older one may stay."""
         if told is None:
             return []
         topology, known = topology_of(told), self._topology
@@ -96,7 +98,7 @@ class StreamsPlan:
         return []
 
     def configure(self) -> None:
-        """Look whether the cluster's topics fit, unless they are those of last time."""
+        """Configure the topology against the cluster's topics, unless they are unchanged."""
         group, topics = self._group, self._context.topics.topics
         topology = self._the_topology()
         if (
@@ -110,7 +112,9 @@ class StreamsPlan:
             self.configured = configure(topology, topics)
 
     def next_epoch(self, *, changed: bool) -> list[CoordinatorRecord]:
-        """A new epoch, if a member, the topics, what fits or the settings are others now."""
+        """A new epoch, if a member, the topics, the configured topology or the settings have
+        changed.
+        """
         group, settings = self._group, self._context.settings
         validated = self._the_topology().epoch if self.configured.is_ready else NOT_VALIDATED
         configs = {NUM_STANDBY_REPLICAS: str(settings.num_standby_replicas)}
@@ -126,7 +130,9 @@ class StreamsPlan:
         return [record]
 
     def assign(self) -> list[CoordinatorRecord]:
-        """A new target, if the group's epoch is past that of the last and it may be made."""
+        """A new target, if the group epoch is above that of the last target and an assignment is
+        allowed now.
+        """
         if self._context.is_delayed:
             self.say(
                 StreamsStatus.ASSIGNMENT_DELAYED,
@@ -168,7 +174,9 @@ class StreamsPlan:
         return assign_tasks(workers, load)
 
     def _the_topology(self) -> Topology:
-        """Who joins tells it, and members that joined are in its group."""
+        """The topology: a joining member has it in its request, and the group of an existing member
+        has it.
+        """
         if self._topology is None:
             message = f"Group {self._group.group_id} has no topology: rejoin."
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)

@@ -1,9 +1,9 @@
-"""How one member of a streams group gets from the tasks it has to those it shall have (KIP-1071).
+"""Moves one member of a streams group from its current to its target tasks (KIP-1071).
 
-    STABLE -> UNREVOKED_TASKS -> UNRELEASED_TASKS -> STABLE
+STABLE -> UNREVOKED_TASKS -> UNRELEASED_TASKS -> STABLE
 
-As partitions in `reconciliation`, with one more rule: a process has a task once, whatever it has it
-as, since all its threads share one directory of state.
+As for the partitions of consumer groups, with one more rule: a process has a task only once, in any
+role, since all its threads share one state directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.coordinator.group.streams.tasks import DatedTasks, HeldTasks, Task,
 
 
 class StreamsMemberState(IntEnum):
-    """As it stands in the log."""
+    """The member state as it is stored in the log."""
 
     STABLE = 1
     UNREVOKED_TASKS = 2
@@ -27,7 +27,7 @@ class StreamsMemberState(IntEnum):
 
 
 class CurrentTasks(msgspec.Struct, frozen=True):
-    """A member's current assignment. A new member has epoch 0 and no partitions."""
+    """A member's current assignment. A new member has epoch 0 and no tasks."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
@@ -36,15 +36,15 @@ class CurrentTasks(msgspec.Struct, frozen=True):
     revoking: HeldTasks = msgspec.field(default_factory=HeldTasks)
 
     def is_at(self, epoch: int) -> bool:
-        """Whether the member has all it shall have in that epoch."""
+        """Whether the member has reached its target in that epoch."""
         return self.state is StreamsMemberState.STABLE and self.member_epoch == epoch
 
 
 class Holders(Protocol):
-    """Who has which task, as of now."""
+    """The current owners of tasks."""
 
     def is_free_to_run(self, task: Task, process_id: str) -> bool:
-        """Whether no member works on the task, and the process does not keep its state."""
+        """Whether no member runs the task, and the process does not keep its state."""
         ...
 
     def is_free_to_keep(self, task: Task, process_id: str) -> bool:
@@ -63,7 +63,7 @@ def reconcile(
 ) -> CurrentTasks:
     """The next assignment of a member that sent a heartbeat; equal to current if nothing changes.
 
-    said: what the member says it has, None if it did not say.
+    said: the tasks that the member reports, None if it did not.
     """
     step = _Step(target_epoch, target, process_id, holders, said)
     match current.state:
@@ -125,7 +125,9 @@ class _Step(msgspec.Struct, frozen=True):
         kept: Tasks | DatedTasks,
         is_free: Callable[[Task, str], bool],
     ) -> tuple[dict[str, frozenset[int]], bool]:
-        """The tasks that can be taken, and whether the member must wait for others."""
+        """The tasks that can be assigned, and whether the member must wait for tasks of other
+        members.
+        """
         taken: dict[str, frozenset[int]] = {}
         is_waiting = False
         for name, partitions in wanted.items():

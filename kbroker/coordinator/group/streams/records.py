@@ -1,4 +1,4 @@
-"""Records of streams groups (KIP-1071): between the values of this room and those of
+"""Records of streams groups (KIP-1071): conversion between the values of this room and those of
 `__consumer_offsets`.
 
 Types 17 (group), 19 (member), 20 and 21 (target assignment: epoch, member), 22 (current
@@ -52,7 +52,7 @@ def streams_group_record(
     validated_topology_epoch: int,
     assignment_configs: Mapping[str, str],
 ) -> CoordinatorRecord:
-    """The group's epoch. validated_topology_epoch: -1 while topics are missing or unfit."""
+    """The group epoch. validated_topology_epoch: -1 while topics are missing or do not match."""
     value = StreamsGroupMetadataValue(
         epoch=epoch,
         metadata_hash=metadata_hash,
@@ -65,7 +65,7 @@ def streams_group_record(
 
 
 def streams_member_record(group_id: str, member_id: str, value: StreamsMember) -> CoordinatorRecord:
-    """A member's metadata, as its record has it."""
+    """A member's metadata."""
     key = StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return CoordinatorRecord(key, value)
 
@@ -76,7 +76,7 @@ def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
 
 
 def streams_target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    """The group epoch for which the target assignment was made."""
+    """The group epoch for which the target assignment was computed."""
     value = StreamsGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=timestamp_ms
     )
@@ -143,7 +143,9 @@ def streams_current_of(value: StreamsGroupCurrentMemberAssignmentValue) -> Curre
 
 
 def streams_member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """The end of a member, in Kafka's order: what it has, what it shall have, itself."""
+    """The tombstones of a member, in Kafka's order: current assignment, target assignment,
+    member.
+    """
     return [
         CoordinatorRecord(key, None)
         for key in (
@@ -155,7 +157,7 @@ def streams_member_tombstones(group_id: str, member_id: str) -> list[Coordinator
 
 
 def streams_group_tombstones(group_id: str) -> list[CoordinatorRecord]:
-    """The end of a group without members."""
+    """The tombstones of a group without members."""
     return [
         CoordinatorRecord(key, None)
         for key in (
@@ -196,7 +198,9 @@ def _tasks(tasks: Iterable[_TargetTasks] | Iterable[_CurrentTasks]) -> dict[str,
 
 
 def _dated(tasks: Iterable[_CurrentTasks], member_epoch: int) -> dict[str, dict[int, int]]:
-    """Records of Kafka before 4.2 have no assignment epochs: the member's stands for them."""
+    """The tasks of a record with their epochs. Records of Kafka before 4.2 have no assignment
+    epochs: the member's epoch is used.
+    """
     result: dict[str, dict[int, int]] = {}
     for one in tasks:
         epochs = one.assignment_epochs

@@ -1,5 +1,5 @@
-"""Validation of a StreamsGroupHeartbeat on its own, without its group. What the group
-answers is in `membership`.
+"""Validation of a StreamsGroupHeartbeat on its own, without its group. `membership` has the
+response of the group.
 """
 
 from __future__ import annotations

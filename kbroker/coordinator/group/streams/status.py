@@ -1,5 +1,5 @@
-"""The status codes of streams groups: what a member is told beside its tasks. When each is given is
-in `topology` and `membership`.
+"""The status codes of streams groups, which a response has beside the tasks. `topology` and
+`membership` set them.
 """
 
 from __future__ import annotations

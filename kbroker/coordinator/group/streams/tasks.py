@@ -1,5 +1,5 @@
-"""Tasks of a streams group (KIP-1071): a subtopology and a partition; what a member shall have, and
-what it has.
+"""Tasks of a streams group (KIP-1071): a subtopology and a partition; the target and the current
+tasks of a member.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ Task = tuple[str, int]
 """(subtopology id, partition)."""
 
 Tasks = Mapping[str, frozenset[int]]
-"""Partitions by subtopology id; none without any."""
+"""Partitions by subtopology id; subtopologies without partitions are left out."""
 
 DatedTasks = Mapping[str, Mapping[int, int]]
-"""The same with the member epoch in which each was assigned."""
+"""As `Tasks`, with the member epoch in which each was assigned."""
 
 
 class TaskSet(msgspec.Struct, frozen=True):
-    """What a member shall have, or says that it has."""
+    """The target tasks of a member, or the tasks that it reports."""
 
     active: Tasks = msgspec.field(default_factory=dict)
     standby: Tasks = msgspec.field(default_factory=dict)
@@ -30,7 +30,9 @@ class TaskSet(msgspec.Struct, frozen=True):
 
 
 class HeldTasks(msgspec.Struct, frozen=True):
-    """What a member has. The epochs of active tasks decide on what it may commit (KIP-1251)."""
+    """The current tasks of a member. The epochs of active tasks decide which commits are accepted
+    (KIP-1251).
+    """
 
     active: DatedTasks = msgspec.field(default_factory=dict)
     standby: Tasks = msgspec.field(default_factory=dict)
@@ -40,7 +42,7 @@ class HeldTasks(msgspec.Struct, frozen=True):
         return bool(self.active or self.standby or self.warmup)
 
     def active_tasks(self) -> Iterator[Task]:
-        """Those it works on."""
+        """The tasks that the member runs."""
         return (
             (subtopology, partition)
             for subtopology, dated in self.active.items()
@@ -48,14 +50,14 @@ class HeldTasks(msgspec.Struct, frozen=True):
         )
 
     def passive_tasks(self) -> Iterator[Task]:
-        """Those whose state it only keeps."""
+        """The tasks whose state the member only keeps."""
         for tasks in (self.standby, self.warmup):
             for subtopology, partitions in tasks.items():
                 for partition in partitions:
                     yield subtopology, partition
 
     def has_any(self, said: TaskSet) -> bool:
-        """Whether one of these is among what a member said."""
+        """Whether one of these tasks is among those that a member reported."""
         return any(
             not said_tasks.get(subtopology, frozenset()).isdisjoint(partitions)
             for tasks, said_tasks in self._pairs(said)
@@ -63,7 +65,7 @@ class HeldTasks(msgspec.Struct, frozen=True):
         )
 
     def has_all(self, said: TaskSet) -> bool:
-        """Whether all that a member said is among these."""
+        """Whether all tasks that a member reported are among these."""
         return all(
             subtopology in tasks and all(one in tasks[subtopology] for one in partitions)
             for tasks, said_tasks in self._pairs(said)

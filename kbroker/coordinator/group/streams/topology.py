@@ -24,9 +24,11 @@ from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
 
 MAX_TASKS: Final = 100_000
-"""Tasks of one group: the record of a member that has them all is just under a megabyte."""
+"""The maximum number of tasks of one group: the record of a member that has them all is just under
+a megabyte.
+"""
 NAMES_SHOWN: Final = 3
-"""How many missing topics the status detail for a client names."""
+"""The maximum number of missing topics in the status detail for a client."""
 
 Topics = Mapping[str, ClusterTopic]
 _RequestTopic = StreamsGroupHeartbeatRequest.TopicInfo

@@ -1,4 +1,4 @@
-"""Making, growing and deleting topics, and deleting records."""
+"""Creating topics, adding partitions, deleting topics and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What classic consumers put into JoinGroup and SyncGroup."""
+"""The data that classic consumers embed in JoinGroup and SyncGroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent producers and transactions (KIP-98, KIP-890), and looking at them (KIP-664)."""
+"""Idempotent producers and transactions (KIP-98, KIP-890), and tools for transactions (KIP-664)."""
 
 from __future__ import annotations
 

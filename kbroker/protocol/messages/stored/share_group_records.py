@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that keep share groups (KIP-932)."""
+"""Records of share groups in `__consumer_offsets` (KIP-932)."""
 
 from __future__ import annotations
 

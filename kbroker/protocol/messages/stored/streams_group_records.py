@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that keep streams groups (KIP-1071)."""
+"""Records of streams groups in `__consumer_offsets` (KIP-1071)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The quorum's requests and responses: each names exactly the partition `__cluster_metadata-0`.
+"""The quorum's requests and responses: each has exactly one partition, `__cluster_metadata-0`.
 
-Kafka's RaftUtil. Every response tells the epoch and leader that its sender knows, and the leader's
-endpoint of the listener that the request came by, if the version has room for it.
+Kafka's RaftUtil. Every response has the epoch and leader that its sender knows, and the leader's
+endpoint of the listener that received the request, if the version has the field.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METADATA_TOPIC_ID: Final[Uuid] = bytes(15) + b"\x01"
 ENDPOINTS_VERSION: Final = 1
 FETCH_LEADER_VERSION: Final = 12
 FETCH_ENDPOINTS_VERSION: Final = 16
-"""From these versions on a response names the leader's endpoint."""
+"""From these versions on a response has the leader's endpoint."""
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -63,7 +63,7 @@ class _Topic(Protocol[P_co]):
 
 
 class LeaderView(NamedTuple):
-    """The leader as a node knows it. endpoint: of one listener; None if unknown."""
+    """The leader as a node knows it. endpoint: that of one listener; None if unknown."""
 
     epoch: int
     leader_id: int
@@ -71,7 +71,7 @@ class LeaderView(NamedTuple):
 
 
 def leader_view(quorum: QuorumState, listener_name: str) -> LeaderView:
-    """The leader as this node knows it, for a response by that listener."""
+    """The leader as this node knows it, for a response on that listener."""
     endpoints = quorum.leader_endpoints or quorum.endpoints_of(quorum.leader_id)
     found: VoterEndpoint | None = None
     for endpoint in endpoints:
@@ -97,11 +97,11 @@ def _sole(items: Sequence[T]) -> T | None:
     return items[0] if len(items) == 1 else None
 
 
-# Which partition a message names.
+# The partition of a message.
 
 
 def metadata_partition(topics: Sequence[_Topic[P]]) -> P | None:
-    """The data of the metadata partition, if the message names it and no other."""
+    """The data of the metadata partition, if the message has no other partition."""
     topic = _sole(topics)
     if topic is None or topic.topic_name != METADATA_PARTITION.topic:
         return None
@@ -112,7 +112,7 @@ def metadata_partition(topics: Sequence[_Topic[P]]) -> P | None:
 
 
 def refused_partitions(request: DescribeQuorumRequest, error: ErrorCode) -> DescribeQuorumResponse:
-    """The response that gives each partition of the request that error."""
+    """The response with that error for each partition of the request."""
     topics = [
         DescribeQuorumResponse.TopicData(
             topic_name=topic.topic_name,
@@ -129,7 +129,7 @@ def refused_partitions(request: DescribeQuorumRequest, error: ErrorCode) -> Desc
 
 
 def fetch_partition(request: FetchRequest) -> FetchRequest.FetchPartition | None:
-    """As `metadata_partition`; the topic is named by its id, before version 13 by its name."""
+    """As `metadata_partition`; the topic is identified by its id, before version 13 by its name."""
     topic = _sole(request.topics)
     if topic is None or (
         topic.topic_id != METADATA_TOPIC_ID and topic.topic != METADATA_PARTITION.topic
@@ -176,7 +176,7 @@ def vote_request(
     log_end: OffsetAndEpoch,
     is_pre_vote: bool,
 ) -> VoteRequest:
-    """Ask a voter for its vote, or its pre-vote, in epoch."""
+    """Request a vote, or a pre-vote, of a voter for epoch."""
     partition = VoteRequest.PartitionData(
         partition_index=METADATA_PARTITION.partition,
         replica_epoch=epoch,
@@ -194,7 +194,7 @@ def vote_request(
 def begin_quorum_epoch_request(
     cluster_id: str, leader_id: int, endpoints: Endpoints, voter: ReplicaKey, *, epoch: int
 ) -> BeginQuorumEpochRequest:
-    """Tell a voter who leads epoch."""
+    """Announce the leader of epoch to a voter."""
     partition = BeginQuorumEpochRequest.PartitionData(
         partition_index=METADATA_PARTITION.partition,
         voter_directory_id=voter.directory_id,
@@ -220,7 +220,7 @@ def end_quorum_epoch_request(
     *,
     epoch: int,
 ) -> EndQuorumEpochRequest:
-    """Tell a voter that the leader of epoch gives up. successors: the best one first."""
+    """Tell a voter that the leader of epoch resigns. successors: in the order of preference."""
     partition = EndQuorumEpochRequest.PartitionData(
         partition_index=METADATA_PARTITION.partition,
         leader_id=leader_id,
@@ -244,7 +244,7 @@ def end_quorum_epoch_request(
 
 
 def fetch_request(quorum: QuorumState) -> FetchRequest:
-    """Fetch from the end of this replica's log, which is on its disk up to there."""
+    """Fetch from the end of this replica's log, all of which is on disk."""
     config, log = quorum.config, quorum.log
     partition = FetchRequest.FetchPartition(
         partition=METADATA_PARTITION.partition,
@@ -271,7 +271,7 @@ def fetch_request(quorum: QuorumState) -> FetchRequest:
 def fetch_snapshot_request(
     quorum: QuorumState, snapshot_id: SnapshotId, position: int
 ) -> FetchSnapshotRequest:
-    """Fetch a snapshot's bytes from position on."""
+    """Fetch the bytes of a snapshot from position on."""
     config = quorum.config
     partition = FetchSnapshotRequest.PartitionSnapshot(
         partition=METADATA_PARTITION.partition,
@@ -299,7 +299,7 @@ def fetch_snapshot_request(
 def epoch_response(
     response_class: type[EpochResponse], leader: LeaderView, error: ErrorCode, *, version: int
 ) -> EpochResponse:
-    """The answer to a request about an epoch, with what this node knows of the leader."""
+    """The response to a request about an epoch, with the leader that this node knows."""
     partition = response_class.PartitionData(
         partition_index=METADATA_PARTITION.partition,
         error_code=error,
@@ -316,7 +316,7 @@ def epoch_response(
 def vote_response(
     leader: LeaderView, error: ErrorCode, *, is_granted: bool, version: int
 ) -> VoteResponse:
-    """The answer to a vote request."""
+    """The response to a Vote request."""
     response = epoch_response(VoteResponse, leader, error, version=version)
     response.topics[0].partitions[0].vote_granted = is_granted
     return response
@@ -331,7 +331,7 @@ def fetch_response(
     position: FetchPosition | None,
     version: int,
 ) -> FetchResponse:
-    """The answer to a Fetch, without its records. high_watermark: None if unknown."""
+    """The response to a Fetch, without its records. high_watermark: None if unknown."""
     partition = FetchResponse.PartitionData(
         partition_index=METADATA_PARTITION.partition,
         error_code=error,
@@ -339,7 +339,7 @@ def fetch_response(
         log_start_offset=log_start_offset,
         records=b"",
     )
-    if version >= FETCH_LEADER_VERSION:  # an older Fetch has no epoch either, and is refused
+    if version >= FETCH_LEADER_VERSION:  # an older Fetch has no epoch either, and is rejected
         partition.current_leader = FetchResponse.LeaderIdAndEpoch(
             leader_id=leader.leader_id, leader_epoch=leader.epoch
         )
@@ -369,7 +369,7 @@ def fetch_snapshot_response(
     size_bytes: int,
     version: int,
 ) -> FetchSnapshotResponse:
-    """The answer to a FetchSnapshot, without the snapshot's bytes."""
+    """The response to a FetchSnapshot, without the snapshot's bytes."""
     partition = FetchSnapshotResponse.PartitionSnapshot(
         index=METADATA_PARTITION.partition,
         error_code=error,

@@ -1,8 +1,8 @@
 """Requests to other nodes: at most one in flight per node and state of this replica, and a back-off
 per node after a failure (KAFKA-18345). Kafka's RequestManager.
 
-A request that was sent in an earlier state does not keep a node busy: its answer, if it comes, is
-still looked at for the epoch and leader in it.
+A request that was sent in an earlier state does not count as in flight: of its response only epoch
+and leader are used.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RequestManager:
         )
 
     def destination(self, node_id: int) -> Destination | None:
-        """Where a voter or the leader is reached; None if its endpoint is unknown."""
+        """The destination of a voter or the leader; None if its endpoint is unknown."""
         quorum = self._quorum
         endpoints = quorum.endpoints_of(node_id)
         if node_id == quorum.leader_id:
@@ -62,7 +62,7 @@ class RequestManager:
         return None
 
     def bootstrap_server(self, now_ms: int) -> Destination | None:
-        """A random bootstrap server that may be sent a request now; None if there is none."""
+        """A random bootstrap server to which a request may be sent now; None if there is none."""
         backing_off, busy = self._backoff_until_ms, self._busy
         ready = [
             each
@@ -73,14 +73,14 @@ class RequestManager:
         return ready[self._quorum.choose(len(ready))] if ready else None
 
     def is_busy(self, node_id: int) -> bool:
-        """Whether a request of the present state is in flight to the node."""
+        """Whether a request of the current state is in flight to the node."""
         correlation_id = self._busy.get(node_id)
         if correlation_id is None:
             return False
         return self._in_flight[correlation_id].state is self._quorum.state
 
     def is_ready(self, node_id: int, now_ms: int) -> bool:
-        """Whether the node may be sent a request now."""
+        """Whether a request may be sent to the node now."""
         return self._backoff_until_ms.get(node_id, now_ms) <= now_ms and not self.is_busy(node_id)
 
     def ready_at_ms(self, node_id: int) -> int | None:
@@ -98,7 +98,7 @@ class RequestManager:
         return min((each for each in times if each is not None), default=None)
 
     def send(self, destination: Destination, request: RaftRequest) -> Sent:
-        """Send a request in the present state."""
+        """Send a request in the current state."""
         correlation_id = self._next_id
         self._next_id += 1
         sent = self._in_flight[correlation_id] = Sent(destination, request, self._quorum.state)
@@ -109,7 +109,7 @@ class RequestManager:
         return sent
 
     def complete(self, correlation_id: int, *, is_failed: bool, now_ms: int) -> Sent | None:
-        """A request has its answer, or will have none. Returns it, None if it is unknown."""
+        """A request was answered or has failed. Returns it, None if it is unknown."""
         sent = self._in_flight.pop(correlation_id, None)
         if sent is None:
             return None
@@ -121,5 +121,5 @@ class RequestManager:
         return sent
 
     def back_off(self, node_id: int, now_ms: int) -> None:
-        """Send the node nothing for the back-off of a failure."""
+        """Back off from the node after a failure: send it no request for that time."""
         self._backoff_until_ms[node_id] = now_ms + self._quorum.config.retry_backoff_ms

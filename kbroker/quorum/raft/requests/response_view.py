@@ -1,4 +1,4 @@
-"""Error, epoch and leader in the responses of the quorum's APIs, whatever their class."""
+"""Error, epoch and leader in the responses of the quorum's APIs, independent of their class."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from kbroker.quorum.raft.voters.voter_set import VoterEndpoint
 
 
 class ResponseView(NamedTuple):
-    """The fields that the responses of the epoch's APIs share. endpoints: the leader's, of the
-    listener that the request was sent to; empty if the response has none.
+    """The fields that the responses of the epoch's APIs share. endpoints: those of the leader, for
+    the listener to which the request was sent; empty if the response has none.
     """
 
     error: ErrorCode
@@ -45,8 +45,8 @@ class _NodeEndpoint(Protocol):
 
 
 def view_response(response: RaftResponse, listener_name: str) -> ResponseView | None:
-    """Error, epoch and leader of a response; None for one of another API, or one that
-    does not name the metadata partition.
+    """Error, epoch and leader of a response; None for a response of another API, or without the
+    metadata partition.
     """
     match response:
         case VoteResponse():
@@ -109,7 +109,7 @@ class _LeaderPartition(Protocol):
 
 
 def _error(code: int) -> ErrorCode:
-    """UNKNOWN_SERVER_ERROR for a code of a later release."""
+    """The error code; UNKNOWN_SERVER_ERROR for a code of a later release."""
     try:
         return ErrorCode(code)
     except ValueError:

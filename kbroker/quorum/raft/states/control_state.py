@@ -1,5 +1,5 @@
-"""The control records of the log by offset: the newest voters and kraft.version count at once,
-committed or not; truncation goes back to earlier ones. KIP-853. Kafka's
+"""The control records of the log by offset: the newest voters and kraft.version take effect at
+once, committed or not; truncation restores earlier ones. KIP-853. Kafka's
 KRaftControlRecordStateMachine.
 """
 
@@ -19,7 +19,9 @@ from kbroker.quorum.raft.voters.voter_set import VoterSet
 
 
 class ControlState:
-    """Voters and kraft.version of one node's log. static_voters: of controller.quorum.voters."""
+    """Voters and kraft.version of one node's log. static_voters: those of
+    controller.quorum.voters.
+    """
 
     __slots__ = ("_kraft_versions", "voters")
 
@@ -40,7 +42,7 @@ class ControlState:
         )
 
     def load_snapshot(self, snapshot_id: SnapshotId, configuration: QuorumConfiguration) -> None:
-        """Start from what a snapshot says; its records count as of the offset before its end."""
+        """Start from a snapshot's configuration, with the offset before the snapshot's end."""
         self.voters.clear()
         self._kraft_versions.clear()
         if configuration.kraft_version:
@@ -49,14 +51,14 @@ class ControlState:
             self.voters.add(offset, VoterSet(configuration.voters))
 
     def add_batch(self, batch: bytes | memoryview) -> None:
-        """Take the records of one control batch of the log."""
+        """Replay one control batch of the log."""
         decoded = [(each.offset, quorum_record(each)) for each in control_records(batch)]
-        for offset, record in decoded:  # all of them are sound
+        for offset, record in decoded:  # decode all before any takes effect
             if record is not None:
                 self.add_record(offset, record)
 
     def add_record(self, offset: int, record: Message) -> None:
-        """Take one record of the log; those that do not change the quorum are passed over."""
+        """Replay one record of the log; records that do not change the quorum are ignored."""
         match record:
             case KRaftVersionRecord():
                 self._kraft_versions.add(offset, record.k_raft_version)
@@ -69,6 +71,6 @@ class ControlState:
         self._kraft_versions.truncate_new(end_offset)
 
     def truncate_old(self, start_offset: int) -> None:
-        """The log begins at start_offset."""
+        """The log starts at start_offset."""
         self.voters.truncate_old(start_offset)
         self._kraft_versions.truncate_old(start_offset)

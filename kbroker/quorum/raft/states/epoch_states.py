@@ -39,7 +39,7 @@ class EpochElection:
         self._granted: dict[int, bool] = {}
 
     def record(self, voter_id: int, *, granted: bool) -> None:
-        """A voter answered. The answer of a node that is not a voter does not count."""
+        """Record the answer of a voter. The answer of a node that is not a voter does not count."""
         if self.voters.get(voter_id) is not None:
             self._granted[voter_id] = granted
 
@@ -54,7 +54,7 @@ class EpochElection:
 
     @property
     def is_granted(self) -> bool:
-        """Whether a majority granted its vote."""
+        """Whether a majority granted its vote or pre-vote."""
         return len(self.granting) >= self.voters.majority
 
     @property
@@ -73,8 +73,8 @@ class Unattached(msgspec.Struct):
 
 
 class Prospective(msgspec.Struct):
-    """Asks whether it would be elected, before it disturbs the quorum with a new epoch. lost: a
-    majority refused.
+    """Asks for pre-votes before it disturbs the quorum with a new epoch. lost: a majority
+    rejected.
     """
 
     epoch: int
@@ -86,7 +86,7 @@ class Prospective(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct):
-    """Asks for votes in an epoch of its own, in which it voted for itself."""
+    """Requests votes in a new epoch, in which it has voted for itself."""
 
     epoch: int
     voted: ReplicaKey
@@ -105,7 +105,7 @@ class Follower(msgspec.Struct):
     has_fetched: bool = False
 
     def leader_answered(self, fetch_deadline_ms: int) -> None:
-        """A Fetch, FetchSnapshot or UpdateRaftVoter succeeded: the fetch timeout begins anew."""
+        """A Fetch, FetchSnapshot or UpdateRaftVoter succeeded: the fetch timeout starts again."""
         self.has_fetched = True
         self.fetch_deadline_ms = fetch_deadline_ms
 
@@ -134,7 +134,7 @@ EpochState: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader
 
 
 def leader_id_of(state: EpochState) -> int:
-    """The leader of the state's epoch as far as it is known; a resigned one is its leader."""
+    """The leader of the state's epoch if it is known; for a resigned leader, itself."""
     return UNKNOWN_ID if isinstance(state, Candidate) else state.leader_id
 
 
@@ -150,7 +150,7 @@ def can_grant_vote(
 ) -> bool:
     """Whether a replica in that state votes for a candidate of the same epoch.
 
-    is_log_up_to_date: the candidate's log is at least as long as the own one.
+    is_log_up_to_date: the candidate's log is at least as up to date as this replica's.
     """
     match state:
         case Leader():

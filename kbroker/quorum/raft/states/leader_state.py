@@ -2,8 +2,8 @@
 fetches. KIP-595, KIP-853.
 
 The high watermark counts only log ends above the start of the leader's epoch (Raft, section 5.4.2)
-and never decreases. The leader gives up if for 1.5 x the fetch timeout fewer voters fetched than
-make a majority with it (KAFKA-15489).
+and never decreases. The leader resigns if fewer voters than a majority, itself included, have
+fetched for 1.5 x the fetch timeout (KAFKA-15489).
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from kbroker.model import InvariantError
 from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 
 OBSERVER_TIMEOUT_MS: Final = 300_000
-"""Observers that have not fetched for so long are forgotten."""
+"""Observers that have not fetched for that time are removed."""
 
 MAX_OBSERVERS: Final = 4_096
-"""The longest silent of more are forgotten: a client may fetch with a new id each time."""
+"""The maximum number of observers: those that have not fetched for longest are removed, since a
+client may fetch with a new id each time.
+"""
 
 
 class ReplicaState:
-    """A replica as its leader sees it. end_offset: everything below it is on its disk; None if it
-    has not fetched. Times are in ms, -1 if unknown.
+    """A replica as its leader sees it. end_offset: all records below it are on the replica's disk;
+    None if it has not fetched. Times are in ms, -1 if unknown.
     """
 
     __slots__ = (
@@ -42,8 +44,8 @@ class ReplicaState:
         self._leader_end_at_fetch = 0
 
     def fetched(self, fetch_offset: int, leader_end_offset: int | None, now_ms: int) -> None:
-        """The replica fetches from fetch_offset. It was caught up at its previous fetch if it has
-        now what the leader had then.
+        """The replica fetches from fetch_offset. It was caught up at its previous fetch if
+        fetch_offset has reached the leader's log end of that time.
         """
         if leader_end_offset is not None:
             if fetch_offset >= leader_end_offset:
@@ -88,7 +90,7 @@ class LeaderState:
         self.high_watermark: int | None = None
         self.voter_set = voters
         self._voters = {voter.id: ReplicaState(voter.key) for voter in voters}
-        self._observers: dict[ReplicaKey, ReplicaState] = {}  # the last one that fetched is last
+        self._observers: dict[ReplicaKey, ReplicaState] = {}  # in the order of their last fetches
         self._contacts: set[int] = set()
         self.check_quorum_deadline_ms = now_ms + self.check_quorum_ms
 
@@ -96,12 +98,12 @@ class LeaderState:
 
     @property
     def check_quorum_ms(self) -> int:
-        """How long the leader leads without a majority that fetches."""
+        """The time after which a leader resigns if no majority fetches."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
     def voters(self) -> list[ReplicaState]:
-        """By ascending id."""
+        """The voters by ascending id."""
         return [self._voters[voter_id] for voter_id in sorted(self._voters)]
 
     def observers(self, now_ms: int) -> list[ReplicaState]:
@@ -112,7 +114,9 @@ class LeaderState:
         return [self._observers[key] for key in sorted(self._observers)]
 
     def _forget_silent_observers(self, now_ms: int) -> None:
-        """From the longest silent one on: as much work as there are to forget."""
+        """Remove them in the order of their last fetches; takes as many steps as there are to
+        remove.
+        """
         while (key := self._longest_silent_observer()) is not None:
             silent_ms = now_ms - self._observers[key].last_fetch_ms
             if silent_ms < OBSERVER_TIMEOUT_MS and len(self._observers) <= MAX_OBSERVERS:
@@ -136,11 +140,11 @@ class LeaderState:
 
     @property
     def is_voter(self) -> bool:
-        """Whether the leader itself is one."""
+        """Whether the leader itself is a voter."""
         return self.voter_set.is_voter(self._local)
 
     def set_voters(self, voters: VoterSet) -> None:
-        """Another voter set counts from now on; replicas keep what is known of them."""
+        """Use another voter set from now on; the state of replicas is kept."""
         former = dict(self._voters)
         self._voters = {}
         for voter in voters:
@@ -158,8 +162,8 @@ class LeaderState:
     # The high watermark.
 
     def local_end(self, end_offset: int, voters: VoterSet) -> bool:
-        """The leader has everything below end_offset on disk; voters is the newest set of its log.
-        Returns whether the high watermark moved. Raises InvariantError if its log got shorter.
+        """All records below end_offset are on the leader's disk; voters is the newest set of its
+        log. Returns whether the high watermark moved. Raises InvariantError if the log got shorter.
         """
         state = self._replica(self._local)
         if state.end_offset is not None and end_offset < state.end_offset:
@@ -170,8 +174,8 @@ class LeaderState:
         return self._move_high_watermark()
 
     def fetched(self, key: ReplicaKey, fetch_offset: int, now_ms: int) -> bool:
-        """A replica fetches from fetch_offset, so everything below is on its disk. Returns whether
-        the high watermark moved. A consumer (a negative id) does not count.
+        """A replica fetches from fetch_offset, so all records below are on its disk. Returns
+        whether the high watermark moved. A consumer (a negative id) does not count.
         """
         if key.id < 0:
             return False
@@ -203,8 +207,8 @@ class LeaderState:
     # Contact with the voters.
 
     def contact(self, key: ReplicaKey, now_ms: int) -> None:
-        """A replica sent a Fetch, FetchSnapshot or UpdateRaftVoter: the quorum check begins anew
-        once as many voters did as are a majority together with the leader.
+        """A replica sent a Fetch, FetchSnapshot or UpdateRaftVoter: the quorum check starts again
+        once so many voters did that they are a majority together with the leader.
         """
         if self.voter_set.is_voter(key) and key.id != self._local.id:
             self._contacts.add(key.id)

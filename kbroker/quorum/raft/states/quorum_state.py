@@ -1,8 +1,8 @@
 """One replica of the quorum: its log, voters and state, and the transitions between states.
 KIP-595, KIP-853, KIP-996. Kafka's QuorumState.
 
-Whatever a transition promises (an epoch, a leader, a vote) is persisted by an effect before any
-effect that rests on it. Prospective and Resigned are not persisted. The other modules of this room
+The promise of a transition (an epoch, a leader, a vote) is persisted by an effect before any effect
+that depends on it. Prospective and Resigned are not persisted. The other modules of this room
 decide when a transition takes place; they share one QuorumState and its list of effects.
 """
 
@@ -34,8 +34,8 @@ from kbroker.quorum.raft.voters.voter_set import ReplicaKey, VoterSet
 
 
 class VotedButNotVoter(InvariantError):
-    """A start is refused: this replica voted for itself in epoch, and is not a voter of the newest
-    voter set in its log: it was removed, or the record that made it one was truncated. Kafka's
+    """The node's start fails: this replica voted for itself in epoch, and is not in the newest
+    voter set of its log: it was removed, or the record that added it was truncated. Kafka's
     CandidateState raises IllegalArgumentException.
     """
 
@@ -50,8 +50,8 @@ class VotedButNotVoter(InvariantError):
 
 
 class QuorumState:
-    """The state of one replica. high_watermark: everything below it is committed, as far as this
-    replica knows; it never decreases.
+    """The state of one replica. high_watermark: records below it are known to be committed; it
+    never decreases.
     """
 
     __slots__ = (
@@ -89,12 +89,12 @@ class QuorumState:
     # Effects.
 
     def emit(self, *effects: Effect) -> None:
-        """Add effects to the list of the present event."""
+        """Add effects to the list of the current event."""
         self._effects += effects
 
     def take_effects(self) -> list[Effect]:
-        """The effects since the last call, in order. A state that is persisted and replaced before
-        any effect rests on it is left out.
+        """The effects since the last call, in order. A PersistState that is replaced before another
+        effect depends on it is left out.
         """
         effects, self._effects = self._effects, []
         for effect in effects:
@@ -113,7 +113,7 @@ class QuorumState:
                 is_replaced = True
             else:
                 kept.append(effect)
-                # what the state machines of this process hear need not outlive it
+                # notifications of this process's state machines need not be durable
                 is_replaced = is_replaced and isinstance(effect, LeaderChanged | Commit)
         kept.reverse()
         return kept
@@ -124,8 +124,8 @@ class QuorumState:
         self.emit(PersistState(election, self.control.kraft_version, self.voters.ids))
 
     def _announce(self) -> None:
-        """Tell the state machines about another leader or epoch. A node that led the epoch and
-        resigned still knows itself as its leader, as other nodes do, and leads nothing.
+        """Notify the state machines of another leader or epoch. A node that led the epoch and
+        resigned still reports itself as leader, as other nodes do, but does not lead.
         """
         state = self.state
         is_former = self.leader_id == self.local.id and not isinstance(state, Leader)
@@ -135,7 +135,7 @@ class QuorumState:
             start = state.state.epoch_start_offset if isinstance(state, Leader) else None
             self.emit(LeaderChanged(state.epoch, leader_id, start))
 
-    # What is known.
+    # Queries.
 
     @property
     def local(self) -> ReplicaKey:
@@ -174,20 +174,20 @@ class QuorumState:
         return self.voters.is_only_voter(self.local)
 
     def is_local(self, key: ReplicaKey) -> bool:
-        """Whether a request that names key as its receiver is meant for this replica: an unknown
-        receiver (id -1) is any, an unknown directory id too.
+        """Whether a request with key as its receiver is meant for this replica: a receiver id of -1
+        matches any replica, and so does an unknown directory id.
         """
         if key.id == UNKNOWN_ID:
             return True
         return key.names(self.local)
 
     def endpoints_of(self, voter_id: int) -> Endpoints:
-        """The listeners of a voter, as the voter set has them."""
+        """The listeners of a voter, from the voter set."""
         voter = self.control.voters.last.get(voter_id)
         return () if voter is None else voter.endpoints
 
     def election_timeout_ms(self) -> int:
-        """A new random one, in [t, 2t)."""
+        """A new random timeout in [t, 2t)."""
         timeout_ms = self.config.election_timeout_ms
         return timeout_ms + self._random.randrange(max(timeout_ms, 1))
 
@@ -196,7 +196,7 @@ class QuorumState:
         return self._random.randrange(count)
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Everything below offset is committed."""
+        """Records below offset are committed."""
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.emit(Commit(offset))
@@ -204,12 +204,14 @@ class QuorumState:
     # Transitions.
 
     def initialize(self, election: ElectionState, now_ms: int) -> None:
-        """The state after a start. Raises VotedButNotVoter; `initialize_unattached` may follow."""
+        """The state after a start. Raises VotedButNotVoter; the caller may then call
+        `initialize_unattached`.
+        """
         deadline_ms = now_ms + self.election_timeout_ms()
         voted = election.voted_key
         endpoints = self.endpoints_of(election.leader_id)
         if election.epoch < self.log.last_epoch:
-            # quorum-state is older than the log: an unknown vote may have been given in between
+            # quorum-state is older than the log: this replica may have voted in between
             epoch = self.log.last_epoch
             self._enter(Unattached(epoch, UNKNOWN_ID, None, self._voter_deadline(deadline_ms)))
             self._persist()
@@ -242,7 +244,7 @@ class QuorumState:
         self.state = state
 
     def _voter_deadline(self, deadline_ms: int) -> int | None:
-        """Only voters stand for election."""
+        """The deadline for a voter; None for an observer, which never starts an election."""
         return deadline_ms if self.is_voter else None
 
     def _other_voter_ids(self) -> set[int]:
@@ -254,9 +256,9 @@ class QuorumState:
         return votes
 
     def to_unattached(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """A greater epoch, or the present one for a Prospective or Resigned; its leader unknown, or
-        known by id only. What is left of an election timeout stays, so that no flood of epochs can
-        postpone an election.
+        """Move to a greater epoch, or to the current one from Prospective or Resigned; its leader
+        is unknown, or known by id only. The remaining election timeout is kept, so that a series of
+        epochs cannot postpone an election.
         """
         state = self.state
         if epoch < state.epoch or (
@@ -275,11 +277,11 @@ class QuorumState:
         self._announce()
 
     def add_vote(self, candidate: ReplicaKey, now_ms: int) -> None:
-        """This replica votes for candidate in the present epoch."""
+        """Vote for candidate in the current epoch."""
         state = self.state
         if not isinstance(state, Unattached | Prospective) or candidate.id == self.local.id:
             raise InvariantError(f"node {self.local}: {state} votes for {candidate}")
-        # the candidate is as likely to be elected as this node: it gets the time for it
+        # the candidate may be elected: it gets the time for that
         deadline_ms = now_ms + self.election_timeout_ms()
         if isinstance(state, Unattached):
             deadline = self._voter_deadline(deadline_ms)
@@ -307,7 +309,7 @@ class QuorumState:
         self._announce()
 
     def to_prospective(self, now_ms: int) -> None:
-        """This voter would stand for election. Keeps epoch, leader and vote."""
+        """This voter starts an election with pre-votes. Keeps epoch, leader and vote."""
         state = self.state
         if not self.is_voter or isinstance(state, Leader | Prospective):
             raise InvariantError(f"node {self.local}: {state} to Prospective")
@@ -323,7 +325,7 @@ class QuorumState:
         )
 
     def to_candidate(self, now_ms: int) -> None:
-        """A majority would elect this voter: it stands, in an epoch of its own."""
+        """A majority granted the pre-vote: this voter becomes candidate in a new epoch."""
         if not isinstance(self.state, Prospective):
             raise InvariantError(f"node {self.local}: {self.state} to Candidate")
         deadline_ms = now_ms + self.election_timeout_ms()
@@ -332,7 +334,7 @@ class QuorumState:
         self._announce()
 
     def to_leader(self, now_ms: int) -> None:
-        """A majority elected this voter. Its epoch begins at the log's end."""
+        """A majority elected this voter. Its epoch starts at the log end."""
         if not isinstance(self.state, Candidate):
             raise InvariantError(f"node {self.local}: {self.state} to Leader")
         leading = LeaderState(
@@ -347,7 +349,7 @@ class QuorumState:
         self._announce()
 
     def to_resigned(self, now_ms: int) -> None:
-        """This leader gives up its epoch and tells the voters, those with the longest log first."""
+        """This leader resigns and tells the voters, those with the longest log first."""
         state = self.state
         if not isinstance(state, Leader):
             raise InvariantError(f"node {self.local}: {state} to Resigned")
@@ -358,10 +360,10 @@ class QuorumState:
         )
         self._announce()
 
-    # What another node says of an epoch.
+    # Epoch and leader in messages of other nodes.
 
     def has_consistent_leader(self, epoch: int, leader_id: int) -> bool:
-        """Whether leader_id can be the leader of epoch as far as this replica knows."""
+        """Whether leader_id is consistent with the leader of epoch that this replica knows."""
         if epoch != self.epoch or leader_id == UNKNOWN_ID:
             return True
         if self.leader_id == UNKNOWN_ID:
@@ -371,8 +373,8 @@ class QuorumState:
     def maybe_transition(
         self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int
     ) -> None:
-        """Another node knows this epoch and, unless leader_id is UNKNOWN_ID, its leader. Raises
-        InvariantError for a second leader in one epoch.
+        """Apply an epoch that another node has sent and, unless leader_id is UNKNOWN_ID, its
+        leader. Raises InvariantError for a second leader in one epoch.
         """
         if epoch < self.epoch:
             return
@@ -393,8 +395,8 @@ class QuorumState:
             self.to_follower(epoch, leader_id, endpoints, now_ms)
 
     def _led_here_before(self) -> None:
-        """Others say that this replica leads its present epoch, which it does not know: its
-        quorum-state was lost.
+        """Other nodes report that this replica leads its current epoch, of which it has no record:
+        its quorum-state was lost.
         """
         state = self.state
         if isinstance(state, Unattached | Prospective) and state.leader_id == UNKNOWN_ID:

@@ -1,5 +1,5 @@
-"""The values of control records by offset: the newest voter set and kraft.version in the log count
-at once, committed or not, and truncation goes back to earlier ones. KIP-853.
+"""The values of control records by offset: the newest voter set and kraft.version in the log take
+effect at once, committed or not, and truncation restores earlier ones. KIP-853.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Entry(NamedTuple, Generic[T]):
-    """A value and the offset of its record; -1 in the bootstrap checkpoint."""
+    """A value and the offset of its record; -1 for the bootstrap checkpoint."""
 
     offset: int
     value: T
@@ -51,26 +51,29 @@ class History(Generic[T]):
         return self._values[index - 1] if index else None
 
     def truncate_new(self, end_offset: int) -> None:
-        """Forget the values from end_offset on: the log was truncated to it."""
+        """Remove the values from end_offset on: the log was truncated to it."""
         index = bisect_left(self._offsets, end_offset)
         del self._offsets[index:], self._values[index:]
 
     def truncate_old(self, start_offset: int) -> None:
-        """Forget the values that do not count at start_offset or later: the log begins there."""
+        """Remove the values that are not in effect at start_offset or later: the log starts
+        there.
+        """
         index = bisect_right(self._offsets, start_offset) - 1
         if index > 0:
             del self._offsets[:index], self._values[:index]
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Remove all values."""
         self._offsets.clear()
         self._values.clear()
 
 
 class VoterHistory:
-    """The voter sets of the log above those of the configuration (controller.quorum.voters).
+    """The voter sets of the log, with that of the configuration (controller.quorum.voters) as the
+    first.
 
-    last: the voter set that counts; every event of the core asks for it several times.
+    last: the voter set in effect, cached because every event of the core reads it several times.
     """
 
     __slots__ = ("_history", "last", "static_voters")
@@ -100,16 +103,16 @@ class VoterHistory:
         return self._history.value_at(offset)
 
     def truncate_new(self, end_offset: int) -> None:
-        """Go back to the voter set before end_offset."""
+        """Restore the voter set before end_offset."""
         self._history.truncate_new(end_offset)
         self.last = self._history.newest(self.static_voters)
 
     def truncate_old(self, start_offset: int) -> None:
-        """Forget the sets that do not count at start_offset or later."""
+        """Remove the sets that are not in effect at start_offset or later."""
         self._history.truncate_old(start_offset)
         self.last = self._history.newest(self.static_voters)
 
     def clear(self) -> None:
-        """Forget all sets but the static one."""
+        """Remove all sets except the static one."""
         self._history.clear()
         self.last = self.static_voters

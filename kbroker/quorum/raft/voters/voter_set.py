@@ -1,7 +1,7 @@
 """The voters of the quorum: their keys, endpoints and supported kraft.versions. KIP-853.
 
-A voter is identified by its node id and the directory id of its metadata log, so that a node with
-an emptied disk is another voter. In a static quorum (kraft.version 0) directory ids are unknown.
+A voter is identified by its node id and the directory id of its metadata log, so a node with an
+emptied disk is a different voter. In a static quorum (kraft.version 0) directory ids are unknown.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ SUPPORTED_KRAFT_VERSIONS: Final = (0, 1)
 """Lowest and highest kraft.version of this release."""
 
 MAX_ENDPOINTS: Final = 1000
-"""Of one node. More are refused: they would be in every set of voters."""
+"""The maximum number of endpoints of one node. More are rejected, since they would be in every
+voter set.
+"""
 
 MAX_NAME_CHARACTERS: Final = 255
-"""Of a listener's name, and of a host's."""
+"""The maximum length of a listener's name and of a host name."""
 
 
 E = TypeVar("E")
@@ -35,7 +37,7 @@ class ReplicaKey(NamedTuple):
     directory_id: Uuid = ZERO_UUID
 
     def names(self, replica: ReplicaKey) -> bool:
-        """Whether this key names that replica: an unknown directory id matches any."""
+        """Whether this key identifies that replica: an unknown directory id matches any."""
         return self.id == replica.id and self.directory_id in (ZERO_UUID, replica.directory_id)
 
     def __str__(self) -> str:
@@ -45,7 +47,7 @@ class ReplicaKey(NamedTuple):
 
 
 class EndpointFields(Protocol):
-    """The fields of an endpoint, by whatever class of a message."""
+    """The fields of an endpoint, in any message class."""
 
     @property
     def name(self) -> str: ...
@@ -64,13 +66,13 @@ class VoterEndpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def all_of(cls, endpoints: Iterable[EndpointFields]) -> tuple[VoterEndpoint, ...]:
-        """The endpoints of a message, of too many one more than `MAX_ENDPOINTS`."""
+        """The endpoints of a message; at most one more than `MAX_ENDPOINTS`."""
         some = islice(endpoints, MAX_ENDPOINTS + 1)
         return tuple(cls(each.name, each.host, each.port) for each in some)
 
 
 def are_usable(endpoints: Sequence[VoterEndpoint]) -> bool:
-    """Whether they are not too many, and each is one that a node could have and connect to."""
+    """Whether there are not too many endpoints, and each has a valid name, host and port."""
     return len(endpoints) <= MAX_ENDPOINTS and all(
         len(text) <= MAX_NAME_CHARACTERS and text.isprintable()
         for each in endpoints
@@ -79,7 +81,7 @@ def are_usable(endpoints: Sequence[VoterEndpoint]) -> bool:
 
 
 class EndpointClass(Protocol[E_co]):
-    """A class of a message for endpoints."""
+    """A message class for endpoints."""
 
     def __call__(self, *, name: str, host: str, port: int) -> E_co: ...
 
@@ -87,7 +89,7 @@ class EndpointClass(Protocol[E_co]):
 def endpoint_fields(
     endpoint_class: EndpointClass[E], endpoints: Iterable[VoterEndpoint]
 ) -> list[E]:
-    """Endpoints as a message has them."""
+    """Convert endpoints to those of a message class."""
     return [endpoint_class(name=each.name, host=each.host, port=each.port) for each in endpoints]
 
 
@@ -106,7 +108,7 @@ class Voter(msgspec.Struct, frozen=True):
         return ReplicaKey(self.id, self.directory_id)
 
     def matches(self, key: ReplicaKey) -> bool:
-        """Whether key is this voter. An unknown directory id of the voter matches any."""
+        """Whether key identifies this voter. An unknown directory id of the voter matches any."""
         return self.id == key.id and self.directory_id in (ZERO_UUID, key.directory_id)
 
     def is_same_as(self, other: Voter) -> bool:
@@ -165,7 +167,7 @@ class VoterSet:
         return len(self._voters) // 2 + 1
 
     def get(self, voter_id: int) -> Voter | None:
-        """The voter of that id, whatever its directory id."""
+        """The voter with that id, with any directory id."""
         return self._voters.get(voter_id)
 
     def is_voter(self, key: ReplicaKey) -> bool:
@@ -174,18 +176,18 @@ class VoterSet:
         return voter is not None and voter.directory_id in (ZERO_UUID, key.directory_id)
 
     def is_only_voter(self, key: ReplicaKey) -> bool:
-        """Whether key is the one voter there is."""
+        """Whether key is the only voter."""
         return len(self._voters) == 1 and self.is_voter(key)
 
     def with_voter(self, voter: Voter) -> VoterSet | None:
-        """The set with one more voter; None if its id is in the set already."""
+        """The set with one more voter; None if the set already has its id."""
         if voter.id in self._voters:
             return None
         return VoterSet([*self, voter])
 
     def without_voter(self, key: ReplicaKey) -> VoterSet | None:
         """The set without that voter; None if id and directory id are not exactly those of a voter,
-        or if no voter would be left.
+        or if the set would be empty.
         """
         voter = self._voters.get(key.id)
         if voter is None or voter.key != key or len(self) == 1:

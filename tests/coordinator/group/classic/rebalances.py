@@ -1,4 +1,4 @@
-"""The state of a classic group in a simulated world, and what its members hold."""
+"""The state of a classic group in a simulated world, and the assignments of its members."""
 
 from __future__ import annotations
 

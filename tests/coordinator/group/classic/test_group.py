@@ -300,7 +300,7 @@ def test_protocol_is_chosen_by_votes_among_the_common_ones() -> None:
 
 
 def test_cooperative_rebalance_of_two_rounds() -> None:
-    """A cooperative member gives up partitions, then rejoins though nobody asked it to."""
+    """A cooperative member revokes partitions, then rejoins without being told to."""
     world = World()
     members = [ClientMember(world, name, protocols=("cooperative-sticky",)) for name in "ab"]
     members[0].join()

@@ -66,7 +66,7 @@ def test_ids_of_pending_members_are_bounded_in_size_and_number() -> None:
 
 
 def test_a_flood_of_joins_ends_no_client() -> None:
-    """One whose id was forgotten meanwhile asks for another."""
+    """A member whose id was removed meanwhile requests another."""
     world = World(config=GroupCoordinatorConfig(kbroker_group_max_pending_members=2))
     member = ClientMember(world, "a")
     settle(world, [member])
@@ -105,7 +105,7 @@ def test_what_members_say_is_bounded_over_all_groups() -> None:
     world.timers.advance(3_000)
     assert [member.errors[-1] for member in members[:20]] == [ErrorCode.NONE] * 20
     assert members[21].errors == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    members[0].join()  # says no more than before
+    members[0].join()  # its data is no larger than before
     world.timers.advance(3_000)
     assert members[0].errors[-1] is ErrorCode.NONE
     used = memory.used_bytes

@@ -1,4 +1,4 @@
-"""What one member of a classic group said: its metadata, its vote, its entry in the record."""
+"""The data of one member of a classic group: its metadata, its vote, its entry in the record."""
 
 from __future__ import annotations
 

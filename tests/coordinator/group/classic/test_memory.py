@@ -1,4 +1,4 @@
-"""The bounds of what classic groups hold before a record has it."""
+"""Limits on the memory of classic groups before it is in a record."""
 
 from __future__ import annotations
 

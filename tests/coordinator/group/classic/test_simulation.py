@@ -97,7 +97,7 @@ class Simulation:
         self.end()
 
     def restart(self) -> None:
-        """A static member crashes and comes back without its id, perhaps upon a bad log."""
+        """A static member crashes and comes back without its id, possibly with a failing log."""
         old = self.some()
         if old is None or old.instance_id is None:
             return
@@ -167,8 +167,8 @@ class Simulation:
             member.join()
 
     def dawdle(self) -> None:
-        """It hears of the generation and does not ask for its part, perhaps until it is given
-        up, or crashes there.
+        """The member learns of the generation and does not send SyncGroup, possibly until it is
+        removed, or it crashes there.
         """
         member = self.some()
         if member is not None:
@@ -219,7 +219,7 @@ class Simulation:
         check_equal(live, self.world.replayed())
 
     def end(self) -> None:
-        """Everything works again: the group finds together, and nothing acknowledged is lost."""
+        """Everything works again: the group stabilizes, and no acknowledged commit is lost."""
         self.world.log.errors = []
         self.world.log.delayed = False
         self.world.log.commit()
@@ -239,7 +239,7 @@ class Simulation:
 
 
 def check_history(world: World) -> None:
-    """Whatever record the log ends with: no generation goes back from there."""
+    """After any last record of the log no generation goes back."""
     newest: dict[str, int] = {}
     for shard in world.growing():
         for group_id, value in shard.classic.metadata.items():
@@ -248,8 +248,8 @@ def check_history(world: World) -> None:
 
 
 def check_cut(world: World, end: int) -> None:
-    """Whatever record the log ends with, a coordinator goes on from there: who was in the group is
-    given up, and who comes has everything.
+    """A coordinator can continue after any last record of the log: former members are removed, and
+    a new member gets all partitions.
     """
     cut = world.cut(end)
     value = cut.shard().classic.metadata.get("g")
@@ -278,7 +278,7 @@ def check_equal(live: GroupShard, replayed: GroupShard) -> None:
 
 
 def check_group(shard: GroupShard, group_id: str) -> None:
-    """What must hold of a live group at any moment."""
+    """The invariants of a live group."""
     group = shard.classic.groups[group_id]
     assert set(group.static_members.values()) <= set(group.members)
     assert group.pending_syncs <= set(group.members)
@@ -313,7 +313,7 @@ def test_random_lives_of_many_seeds() -> None:
 
 
 def test_reload_after_every_record_of_a_busy_life() -> None:
-    """Whatever record is the last to reach the log, a new coordinator can go on from it."""
+    """A new coordinator can continue after any last record of the log."""
     simulation = Simulation(7)
     simulation.run()
     for end in range(0, simulation.world.log_length() + 1, 3):

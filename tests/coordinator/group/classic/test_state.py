@@ -1,4 +1,4 @@
-"""The state machine of a classic group: Kafka's names, and where a group may go from each state."""
+"""The state machine of a classic group: Kafka's names, and the transitions from each state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_names_are_kafkas() -> None:
 
 
 def test_a_generation_is_made_in_order() -> None:
-    """No member is given an assignment before all were asked to join."""
+    """No member gets an assignment before all were told to join."""
     assert [state for state in S if S.STABLE in TRANSITIONS[state]] == [S.COMPLETING_REBALANCE]
     before = [state for state in S if S.COMPLETING_REBALANCE in TRANSITIONS[state]]
     assert before == [S.PREPARING_REBALANCE]

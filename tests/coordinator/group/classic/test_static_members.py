@@ -44,7 +44,7 @@ def test_static_leader_returns(version: int, skips: bool) -> None:
 
 @pytest.mark.parametrize("who", [0, 1], ids=["leader", "follower"])
 def test_static_member_whose_return_cannot_be_written_has_not_returned(who: int) -> None:
-    """What lives is what a reload would find: the former self, with its partitions."""
+    """The live group equals the one after a reload: the former entry, with its partitions."""
     world = World()
     old = static_pair(world)
     world.log.errors = [ErrorCode.NOT_ENOUGH_REPLICAS]

@@ -151,7 +151,7 @@ def test_another_regular_expression_withdraws_what_the_former_matched(world: Wor
 
 
 def test_a_regular_expression_that_is_refused_harms_no_member(world: World) -> None:
-    """Such as one that was stored when another implementation took it."""
+    """Such as one that another implementation has accepted and stored."""
     assert say(world, "a", 0) == ("NONE", 2, [0, 1, 2])
     host = world.coordinator.runtime.host(0)
     stored = MemberMetadata(

@@ -1,4 +1,4 @@
-"""One member's way from the partitions it has to those it shall have, one heartbeat at a time."""
+"""One member's transition from its current to its target partitions, one heartbeat at a time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def test_what_a_member_has_given_back_already_is_not_asked_for() -> None:
 
 
 def test_a_target_that_changes_during_a_revocation() -> None:
-    """First the former revocation ends; what the new target takes is asked for then."""
+    """First the former revocation ends; then the partitions that are not in the new target are
+    revoked.
+    """
     revoking = step(HAS_TWO, {A: {1}})
     again = step(revoking, {A: {2}}, epoch=6, reported={A: {1}})
     assert (again.state, again.member_epoch) == (UNREVOKED, 4)

@@ -1,4 +1,4 @@
-"""What is wrong with a ConsumerGroupHeartbeat by itself: one change each to a valid request."""
+"""Invalid ConsumerGroupHeartbeats: one change each to a valid request."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Simulation:
             consumer.deaf = False
 
     def resist(self) -> None:
-        """It is busy with its records and gives nothing back, perhaps until it is given up."""
+        """The member is busy with its records and revokes nothing, possibly until it is removed."""
         consumer = self.any()
         if consumer is not None:
             consumer.stubborn = not consumer.stubborn
@@ -181,7 +181,7 @@ class Simulation:
         self.world.lead()
 
     def fail_over(self) -> None:
-        """Nobody was told of what is lost with it."""
+        """No client was told of the lost state."""
         self.world.fail_over(self.random)
         self.epochs = dict(self.committed)
 
@@ -225,7 +225,7 @@ class Simulation:
                 assert group_or_none.owners.get(place) == consumer.member_id
 
     def check_replay(self) -> None:
-        """What the log tells is what is, also when it was compacted."""
+        """A replay of the log gives the current state, also if it was compacted."""
         groups = self.world.shard().consumer.groups
         for compacted in (False, True):
             replayed = self.world.replayed(compacted=compacted).consumer.groups
@@ -235,7 +235,7 @@ class Simulation:
 
 
 def check_same(group: ConsumerGroup, replayed: ConsumerGroup) -> None:
-    """All that must survive is equal."""
+    """All durable state is equal."""
     for attribute in ATTRIBUTES:
         assert getattr(replayed, attribute) == getattr(group, attribute), attribute
 
@@ -259,7 +259,7 @@ def check_shares(world: World, consumers: list[Consumer]) -> None:
 
 
 def check_history(world: World) -> None:
-    """Whatever record the log ends with, each partition has one owner and no epoch went back."""
+    """After any last record of the log, each partition has one owner and no epoch went back."""
     newest: dict[str, int] = {}
     for shard in world.growing():
         groups = shard.consumer.groups
@@ -271,8 +271,8 @@ def check_history(world: World) -> None:
 
 
 def check_cut(world: World, end: int) -> None:
-    """Whatever record the log ends with, a coordinator goes on from there: who was in the groups is
-    given up, who comes shares everything.
+    """A coordinator can continue after any last record of the log: former members are removed, and
+    new members share all partitions.
     """
     cut = world.cut(end)
     consumers = [Consumer(cut, f"late-{name}", group_id=name) for name in ("c", "d")]
@@ -285,7 +285,7 @@ def check_cut(world: World, end: int) -> None:
 
 
 def check_owners(group: ConsumerGroup) -> None:
-    """Each partition is with one member only, given or not yet given back."""
+    """Each partition belongs to one member only, as assigned or not yet revoked."""
     seen: set[tuple[bytes, int]] = set()
     for current in group.currents.values():
         for owned in (current.assigned, current.revoking):

@@ -1,4 +1,6 @@
-"""What classic consumers put into JoinGroup and SyncGroup: versions, bad bytes, deleted topics."""
+"""The data that classic consumers embed in JoinGroup and SyncGroup: versions, bad bytes, deleted
+topics.
+"""
 
 from __future__ import annotations
 

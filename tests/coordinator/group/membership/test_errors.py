@@ -1,5 +1,5 @@
-"""Members of consumer, streams and share groups that are silent, unknown, fenced or too many: they
-are refused in Kafka's words, which tests of clients compare.
+"""Members of consumer, streams and share groups that are silent, unknown, fenced or too many: the
+errors have Kafka's texts, which tests of clients compare.
 """
 
 from __future__ import annotations

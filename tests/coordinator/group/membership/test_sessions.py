@@ -1,4 +1,4 @@
-"""When a member is given up: no requests in its session, or partitions not revoked in time."""
+"""When a member is removed: no requests in its session, or partitions not revoked in time."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_retention_counts_from_when_the_group_became_empty() -> None:
     for _ in range(800):
         world.timers.advance(9_000)
         member.poll()
-    assert fetch_all(world) == {("events", 0): 1}  # nobody subscribes to the other topic
+    assert fetch_all(world) == {("events", 0): 1}  # no member subscribes to the other topic
     member.leave()
     world.timers.advance(HOUR_MS - 600_000)
     assert fetch_all(world) == {("events", 0): 1}

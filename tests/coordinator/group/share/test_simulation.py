@@ -190,8 +190,8 @@ def check_history(world: World) -> None:
 
 
 def check_cut(world: World, end: int) -> None:
-    """Whatever record the log ends with, a coordinator goes on from there: who was in the group is
-    given up, who comes reads everything.
+    """A coordinator can continue after any last record of the log: who was in the group is given
+    up, who comes reads everything.
     """
     shares = Shares()
     shares.take(world.cut(end))

@@ -108,7 +108,7 @@ def test_every_assignment(group: tuple[dict[str, StreamsWorker], Workload]) -> N
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_assigned_stays(seed: int) -> None:
-    """The same members ask again: nobody moves. One leaves: what the others had stays."""
+    """With the same members nothing moves. After one leaves, the others keep their tasks."""
     random = Random(seed)
     workload = Workload({"0": random.randrange(1, 20), "1": 5}, frozenset("1"), random.randrange(2))
     workers = {f"m{number}": worker(f"p{number}") for number in range(random.randrange(2, 7))}

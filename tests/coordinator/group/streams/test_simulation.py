@@ -143,7 +143,7 @@ class Simulation:
         self.world.log.errors = [self.random.choice(LOG_ERRORS)]
 
     def fail_over(self) -> None:
-        """Nobody was told of what is lost with it."""
+        """No client was told of the lost state."""
         self.world.fail_over(self.random)
         self.epochs = dict(self.committed)
 
@@ -160,7 +160,7 @@ class Simulation:
         self.world.lead()
 
     def lose_topics(self) -> None:
-        """Somebody deletes an internal topic: it is made anew."""
+        """An internal topic is deleted: it is created again."""
         name = self.random.choice(["s-rep", "s-log", "t-rep", "t-log"])
         if name in self.world.topics.topics:
             self.world.topics.remove(name)
@@ -236,8 +236,8 @@ def check_history(world: World) -> None:
 
 
 def check_cut(world: World, end: int) -> None:
-    """Whatever record the log ends with, a coordinator goes on from there: who was in the groups is
-    given up, who comes has all tasks.
+    """A coordinator can continue after any last record of the log: who was in the groups is given
+    up, who comes has all tasks.
     """
     cut = world.cut(end)
     threads = [

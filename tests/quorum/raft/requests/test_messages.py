@@ -1,4 +1,4 @@
-"""The quorum's messages name exactly one partition."""
+"""The quorum's messages have exactly one partition."""
 
 from __future__ import annotations
 

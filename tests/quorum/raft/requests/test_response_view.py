@@ -1,4 +1,4 @@
-"""What each response says of the leader, in versions with and without its endpoint."""
+"""The leader in each response, in versions with and without its endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Control records by offset: the newest count at once, truncation and snapshots go to others."""
+"""Control records by offset: the newest take effect at once; truncation and snapshots restore
+others.
+"""
 
 from __future__ import annotations
 

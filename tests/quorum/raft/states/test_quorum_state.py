@@ -1,4 +1,4 @@
-"""The states of a replica: each start of Kafka's QuorumState, transitions, what they persist."""
+"""The states of a replica: each start of Kafka's QuorumState, transitions, and persisted states."""
 
 from __future__ import annotations
 
