@@ -240,15 +240,22 @@ class FetchReader:
         limits: FetchLimits,
         progress: _Progress,
         size_bytes: int = 0,
+        *,
+        is_woken: bool = False,
     ) -> None:
         """One pass over dirty partitions. Those read to their end are clean and watched afterwards.
         asked: not `dirty` itself, which changes. size_bytes: read in earlier steps of this pass.
+        is_woken: the fetch has waited; that of a follower has counted before that, as in Kafka.
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
         follows = fetch_set.replica_id >= 0
-        is_throttled = follows and self._throttle.is_active
-        read = partial(read_throttled, self._throttle) if is_throttled else read_partition
+        read, counted_ms = read_partition, None
+        if follows:
+            now_ms = self._timers.monotonic_ms()
+            counted_ms = None if is_woken else now_ms
+            if self._throttle.is_active:
+                read = partial(read_throttled, self._throttle, now_ms=now_ms)
         outgoing = progress.outgoing
         left = limits.max_bytes
         for wanted in asked:
@@ -269,7 +276,7 @@ class FetchReader:
                     outgoing[wanted] = data
                     progress.urgent = True
                     continue
-                data = read(partition, wanted, left, not size_bytes, self._timers)
+                data = read(partition, wanted, left, not size_bytes, counted_ms)
             except (KafkaError, OSError) as error:
                 self._read_failed(partition, wanted, error, progress)
                 continue
@@ -351,12 +358,12 @@ class FetchReader:
                     else FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
                 )
             partitions.append(data)
-            if data.records and wanted.partition is not None:
-                traffic = wanted.partition.traffic
+            records = data.records
+            if records and wanted.partition is not None:
                 if follows:
-                    traffic.replication_bytes_out += size_of(data.records)
+                    wanted.partition.traffic.replication_bytes_out += size_of(records)
                 else:
-                    traffic.bytes_out += size_of(data.records)
+                    wanted.partition.traffic.bytes_out += size_of(records)
             wanted.sent_high_watermark = data.high_watermark
             wanted.sent_log_start_offset = data.log_start_offset
         if progress.urgent:
@@ -460,7 +467,12 @@ class _PendingFetch(Waiter):
         fetch_set = context.fetch_set
         self.forget_what_moved()
         self._reader._read(
-            fetch_set, tuple(fetch_set.dirty), context.full, self._limits, self._progress
+            fetch_set,
+            tuple(fetch_set.dirty),
+            context.full,
+            self._limits,
+            self._progress,
+            is_woken=True,
         )
         self.response.resolve(self._reader._respond(context, self._progress))
         if fetch_set.closed:
