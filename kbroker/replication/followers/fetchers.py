@@ -134,6 +134,8 @@ class ReplicaFetcher:
         remaining = iter(effects)
         try:
             for effect in remaining:
+                if self._is_closed:
+                    break
                 left -= self._carry_out_one(effect)
                 if left <= 0:
                     self._slices.begin(self._steps(remaining), self._carried_out)
