@@ -229,8 +229,11 @@ class ResponseWriter:
         """Send a small response with file ranges in one piece, if these are in the page cache.
         Returns whether that was done; what the socket did not take is sent like other responses.
         """
+        size = _small_size(parts)
+        if not size:
+            return False
         direct = self._direct_socket()
-        if direct is None or (data := _read_at_once(parts)) is None:
+        if direct is None or (data := _read_at_once(parts, size)) is None:
             return False
         try:
             sent = direct.send(data)
@@ -239,7 +242,7 @@ class ResponseWriter:
         except OSError as error:
             self._on_error(error)
             return True
-        if sent < len(data):
+        if sent < size:
             self._parts.extend(parts)
             self._drop(sent)
             self._wait_writable(direct)
@@ -411,12 +414,10 @@ class ResponseWriter:
             self._loop.remove_writer(direct.fileno())
 
 
-def _read_at_once(parts: list[Part]) -> bytearray | None:
-    """The bytes of all parts; None if they are many, if no part is a file range, or if one is not
-    in the page cache or cannot be read.
+def _small_size(parts: list[Part]) -> int:
+    """Bytes of all parts, if some of these are file ranges and all together `READ_BYTES` at most;
+    else 0.
     """
-    if _NO_WAIT is None:
-        return None
     size = 0
     has_files = False
     for part in parts:
@@ -425,8 +426,13 @@ def _read_at_once(parts: list[Part]) -> bytearray | None:
         else:
             size += part.size
             has_files = True
-    if size > READ_BYTES or not has_files:
-        return None
+    return size if has_files and size <= READ_BYTES and _NO_WAIT is not None else 0
+
+
+def _read_at_once(parts: list[Part], size: int) -> bytearray | None:
+    """The bytes of all parts, which are `size` together; None if a file range is not in the page
+    cache or cannot be read.
+    """
     data = bytearray(size)
     view = memoryview(data)
     begin = 0
@@ -438,7 +444,7 @@ def _read_at_once(parts: list[Part]) -> bytearray | None:
             found = cast(FileRange, part)
             end = begin + found.size
             try:
-                count = os.preadv(found.fileno(), [view[begin:end]], found.position, _NO_WAIT)
+                count = os.preadv(found.fileno(), [view[begin:end]], found.position, _NO_WAIT or 0)
             except OSError:  # also: not without a wait
                 return None
             if count != end - begin:
