@@ -245,30 +245,24 @@ class FetchReader:
     ) -> None:
         """One pass over dirty partitions. Those read to their end are clean and watched afterwards.
         asked: not `dirty` itself, which changes. size_bytes: read in earlier steps of this pass.
-        is_woken: the fetch has waited; that of a follower has counted before that, as in Kafka.
+        is_woken: it has waited, so a follower's has counted, as in Kafka.
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
         follows = fetch_set.replica_id >= 0
-        read, counted_ms = read_partition, None
-        if follows:
-            now_ms = self._timers.monotonic_ms()
-            counted_ms = None if is_woken else now_ms
-            if self._throttle.is_active:
-                read = partial(read_throttled, self._throttle, now_ms=now_ms)
+        read = read_partition
+        now_ms = self._timers.monotonic_ms() if follows else 0
+        if follows and self._throttle.is_active:
+            read = partial(read_throttled, self._throttle, now_ms=now_ms)
+        counted_ms = now_ms if follows and not is_woken else None
         outgoing = progress.outgoing
         left = limits.max_bytes
         for wanted in asked:
             if left <= 0 and size_bytes and not full:
                 break
-            partition = wanted.partition
+            partition = wanted.partition or self._look_up(wanted, progress)
             if partition is None:
-                found = self._find(wanted.topic, wanted.index)
-                if isinstance(found, ErrorCode):
-                    self._failed(wanted, found, progress)
-                    progress.urgent |= found not in NOT_FOUND
-                    continue
-                partition = wanted.partition = found
+                continue
             try:
                 if fetch_set.closest is not None and (
                     data := read_elsewhere(partition, wanted, fetch_set.closest, self._timers)
@@ -307,6 +301,16 @@ class FetchReader:
                 ):
                     outgoing[wanted] = data
         progress.size_bytes = size_bytes
+
+    def _look_up(self, wanted: FetchPartition, progress: _Progress) -> Partition | None:
+        """The hosted partition; None if there is none, which is answered."""
+        found = self._find(wanted.topic, wanted.index)
+        if isinstance(found, ErrorCode):
+            self._failed(wanted, found, progress)
+            progress.urgent |= found not in NOT_FOUND
+            return None
+        wanted.partition = found
+        return found
 
     def _read_failed(
         self,

@@ -14,6 +14,7 @@ from kbroker.ports import Timers
 from kbroker.protocol.codecs.schema import Records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.replication.leaders.replica_log import ReplicaLog
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.fetch_set import FetchPartition, FetchSet
 from kbroker.replication.reads.replica_selector import ClosestReplica
@@ -57,11 +58,9 @@ def read_partition(
     log = partition.log
     known_epoch = wanted.current_leader_epoch
     if partition.role is not _LEADER or known_epoch not in (-1, partition.leader_epoch):
-        error = partition.check_leader(known_epoch)
-        if error:
-            _check_follower_read(partition, owner, error)
-            if log.frozen:  # it is truncated now, which ends soon
-                return _without_records(partition, wanted)
+        _check_follower_read(partition, wanted)
+        if log.frozen:  # it is truncated now, which ends soon
+            return _without_records(partition, wanted)
     start, end = log.log_start_offset, log.log_end_offset
     high_watermark = partition.high_watermark
     last_stable_offset = partition.last_stable_offset
@@ -94,12 +93,7 @@ def read_partition(
                 )
                 records = read.records
                 if aborted is not None and records:
-                    aborted = [
-                        FetchResponse.AbortedTransaction(
-                            producer_id=found.producer_id, first_offset=found.first_offset
-                        )
-                        for found in log.aborted_transactions(offset, read.end_offset)
-                    ]
+                    aborted = _aborted_transactions(log, offset, read.end_offset)
         elif offset == end:
             # no records there, but the log caches the position for waiting fetches
             log.read(offset, max_bytes=0, upper_offset=end)
@@ -136,12 +130,29 @@ def read_throttled(
     return read_partition(partition, wanted, max_bytes, min_one_batch, counted_ms)
 
 
-def _check_follower_read(partition: Partition, reader: FetchSet, error: ErrorCode) -> None:
-    """Raise why a partition is not read here, unless this broker follows and the reader may read
-    from followers.
+def _check_follower_read(partition: Partition, wanted: FetchPartition) -> None:
+    """Raise why a partition is not read here, unless this broker leads it, or follows and the
+    reader may read from followers.
     """
-    if error is not _NOT_LEADER or not reader.from_followers or partition.role is not Role.FOLLOWER:
+    error = partition.check_leader(wanted.current_leader_epoch)
+    if error and (
+        error is not _NOT_LEADER
+        or not wanted.owner.from_followers
+        or partition.role is not Role.FOLLOWER
+    ):
         raise KafkaError(error)
+
+
+def _aborted_transactions(
+    log: ReplicaLog, offset: int, end_offset: int
+) -> list[FetchResponse.AbortedTransaction]:
+    """Those that a reader of [offset, end_offset) must filter out."""
+    return [
+        FetchResponse.AbortedTransaction(
+            producer_id=found.producer_id, first_offset=found.first_offset
+        )
+        for found in log.aborted_transactions(offset, end_offset)
+    ]
 
 
 def _without_records(
