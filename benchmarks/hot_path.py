@@ -3,9 +3,11 @@
     python -m benchmarks.hot_path [--seconds 1]
 
 Cases: Produce v12 of an idempotent producer; Fetch v12 without a session; a poll of an idle session
-of 100 partitions, and the same 100 partitions asked without a session. Prints microseconds of CPU,
-best of several rounds (the others had company), and what the interpreter does: bytecode
-instructions, and calls of Python and of C functions. Over a socket: `wire_cost`.
+of 100 partitions, and the same 100 partitions asked without a session; a follower's Fetch of two
+partitions with 16 KB each, at the leader, with and without a wait, and at the follower
+(`follower_cycle`). Prints microseconds of CPU, best of several rounds (the others had company), and
+what the interpreter does: bytecode instructions, and calls of Python and of C functions. Over a
+socket: `wire_cost`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+from benchmarks.follower_cycle import FollowerCycle, Step
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.metadata.image import MetadataImage
@@ -276,6 +280,81 @@ def report(bench: Bench, name: str, work: Callable[[], None], seconds: float) ->
     )
 
 
+class _CycleSide:
+    """One side of a follower's cycle. A call is a whole cycle: steps, of which some are counted."""
+
+    def __init__(
+        self, cycle: FollowerCycle, steps: Sequence[Step], counted: Sequence[Step]
+    ) -> None:
+        self._cycle = cycle
+        self._steps = steps
+        self._counted = counted
+
+    def __call__(self, count: Callable[[Callable[[], None]], None]) -> None:
+        """count: calls the step that it is given, and counts."""
+        for step in self._steps:
+            work = partial(step, self._cycle)
+            if step in self._counted:
+                count(work)
+            else:
+                work()
+
+
+def report_cycle(name: str, side: _CycleSide) -> None:
+    """As `report`, of the counted steps of a cycle."""
+    spent = 0.0
+    python_calls = c_calls = opcodes = 0
+
+    def time_it(work: Callable[[], None]) -> None:
+        nonlocal spent
+        started = time.process_time()
+        work()
+        spent += time.process_time() - started
+
+    def count_calls(work: Callable[[], None]) -> None:
+        nonlocal python_calls, c_calls
+        found = calls(work)
+        python_calls, c_calls = python_calls + found[0], c_calls + found[1]
+
+    def count_instructions(work: Callable[[], None]) -> None:
+        nonlocal opcodes
+        opcodes += instructions(work)
+
+    best = float("inf")
+    for _ in range(ROUNDS):
+        spent = 0.0
+        for _ in range(Produced.ROUND):
+            side(time_it)
+        best = min(best, spent / Produced.ROUND)
+    side(count_calls)
+    side(count_instructions)
+    print(
+        f"{name:<44} {best * 1e6:9.1f} us  {opcodes:6d} instructions "
+        f"{python_calls:5d} Python calls {c_calls:5d} C calls",
+        flush=True,
+    )
+
+
+def follower_rows(folder: Path) -> None:
+    """A follower's Fetch of two partitions."""
+    at_once: list[Step] = [
+        FollowerCycle.produce, FollowerCycle.lead, FollowerCycle.arrive, FollowerCycle.follow
+    ]  # fmt: skip
+    waits: list[Step] = [
+        FollowerCycle.begin_wait, FollowerCycle.produce, FollowerCycle.end_wait,
+        FollowerCycle.arrive, FollowerCycle.follow,
+    ]  # fmt: skip
+    cycle = FollowerCycle(folder, 2)
+    leads, ends = [FollowerCycle.lead], [FollowerCycle.begin_wait, FollowerCycle.end_wait]
+    report_cycle("Follower Fetch, leader's side", _CycleSide(cycle, at_once, leads))
+    report_cycle("Follower Fetch, leader's side, waiting", _CycleSide(cycle, waits, ends))
+    report_cycle(
+        "Follower Fetch, follower's side", _CycleSide(cycle, at_once, [FollowerCycle.follow])
+    )
+    cycle.check()
+    cycle.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=1.0, help="per case")
@@ -300,6 +379,8 @@ def main() -> None:
             seconds,
         )
         bench.close()
+
+        follower_rows(Path(folder) / "pair")
 
 
 if __name__ == "__main__":

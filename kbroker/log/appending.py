@@ -18,7 +18,12 @@ from typing import Final
 from kbroker.log.append_cost import LoopBudget
 from kbroker.log.append_request import AppendRequest
 from kbroker.log.producer.markers import Marker, markers_of
-from kbroker.log.producer.producer_state import MAX_SEQUENCE, REMEMBERED_BATCHES, BatchMetadata
+from kbroker.log.producer.producer_state import (
+    MAX_SEQUENCE,
+    REMEMBERED_BATCHES,
+    BatchMetadata,
+    ProducerState,
+)
 from kbroker.log.producer.replay import check_producers, end_transaction, replay_producer
 from kbroker.log.results import CHECK_DUE, Appended, CheckDue, Duplicate, FlushDue, Refused
 from kbroker.log.state.log_state import LogState
@@ -38,6 +43,7 @@ from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
     FLAGS_POSITION,
+    HEADER,
     LEADER_FIELDS,
     LENGTH_OVERHEAD,
     MAGIC,
@@ -224,6 +230,74 @@ class AppendableLog(LogState):
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             return FlushDue(appended)
         return appended
+
+    def append_next_replicated(
+        self, batches: memoryview, leader_epoch: int, now_ms: int, *, max_batches: int
+    ) -> int:
+        """Append a leader's batches as long as each is what nearly every batch is: whole and sound,
+        the next one, of the log's newest epoch and a known producer epoch, with no new transaction
+        and no new segment. Does in one step what `validate_replicated` and `append_replicated` do.
+
+        leader_epoch: the newest that a batch may have. Returns how many bytes were appended, of
+        max_batches at most; the rest is for those two. Raises LogDirectoryError.
+        """
+        segment = self.segments.active
+        epoch, size = self.leader_epochs.latest_epoch, len(batches)
+        if epoch is None or epoch > leader_epoch or self.failure is not None:
+            return 0
+        if segment.size > self.config.segment_bytes - size:
+            return 0
+        active_producers = self.producers.active_producers
+        latest_timestamp, largest_offset = segment.latest_timestamp, segment.largest_offset
+        offset = self.log_end_offset
+        sized: list[tuple[int, int, int]] = []
+        remembered: list[tuple[ProducerState, BatchMetadata]] = []
+        end = 0
+        for _ in range(min(max_batches, segment.index_room)):
+            begin = end
+            if size - begin < BATCH_OVERHEAD:
+                break
+            (
+                base_offset, length, batch_epoch, magic, crc, attributes, delta, _, latest,
+                producer_id, producer_epoch, sequence, count,
+            ) = HEADER.unpack_from(batches, begin)  # fmt: skip
+            following = begin + length + LENGTH_OVERHEAD
+            last_offset = base_offset + delta
+            if not (
+                base_offset == offset and batch_epoch == epoch and magic == MAGIC
+                and begin + BATCH_OVERHEAD <= following <= size
+                and (attributes in _ATTRIBUTES or attributes in _TRANSACTIONAL)
+                and count > 0 and delta >= 0
+                and latest <= latest_timestamp and last_offset <= largest_offset
+                and (producer_id < 0 or (
+                    (state := active_producers.get(producer_id)) is not None
+                    and producer_epoch == state.producer_epoch
+                    and 0 <= sequence < _SEQUENCE_LIMIT - delta
+                    and (attributes < TRANSACTIONAL_FLAG
+                         or state.transaction_first_offset is not None)
+                ))
+                and crc32c(batches[begin + ATTRIBUTES_POSITION : following]) == crc
+            ):  # fmt: skip
+                break
+            if producer_id >= 0:
+                batch = _new_tuple(BatchMetadata, (sequence + delta, last_offset, delta, latest))
+                remembered.append((state, batch))  # type: ignore[arg-type]  # checked above
+            sized.append((following - begin, last_offset, latest))
+            end, offset = following, last_offset + 1
+        if not end:
+            return 0
+        try:
+            segment.append_sized(batches[:end], sized)
+        except LogDirectoryError as error:
+            self._fail(error)
+            raise
+        for state, batch in remembered:
+            state.add_batch(batch)
+            state.last_timestamp = batch[3]
+        self.log_end_offset = self.producers.map_end_offset = offset
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = now_ms
+        return end
 
     def append_as_follower(
         self, batches: bytes | bytearray | memoryview, *, now_ms: int

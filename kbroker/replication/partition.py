@@ -274,7 +274,8 @@ class Partition(ReplicaEnds):
 
         replica_id: one of `remotes`. broker_epoch: not `in_sync.is_stale`.
         """
-        remote = self.in_sync.remotes[replica_id]
+        in_sync = self.in_sync
+        remote = in_sync.remotes[replica_id]
         previous_end = remote.log_end_offset
         has_new_start = remote.log_start_offset != log_start_offset
         remote.fetched(
@@ -284,9 +285,10 @@ class Partition(ReplicaEnds):
             broker_epoch=broker_epoch,
             now_ms=now_ms,
         )
-        required_offset = max(self.high_watermark, self.leader_epoch_start_offset)
-        if self.in_sync.may_add(replica_id, required_offset=required_offset):
-            self._propose(self.isr | {replica_id}, added=replica_id)
+        if replica_id not in in_sync.committed:
+            required_offset = max(self.high_watermark, self.leader_epoch_start_offset)
+            if in_sync.may_add(replica_id, required_offset=required_offset):
+                self._propose(self.isr | {replica_id}, added=replica_id)
         if has_new_start:
             self._tell_start_watchers()
         # also without a new end: a follower outside the ISR may hold nothing back any more

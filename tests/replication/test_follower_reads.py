@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.model import TopicPartition
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.leaders.isr import IsrPorts
@@ -132,6 +133,25 @@ def test_an_idle_follower_is_caught_up_as_of_its_last_fetch(
     led.timers.advance(LAG_MS + 1)
     partition.shrink_isr(led.timers.monotonic_ms())
     assert [each.isr for each in proposals.sent] == [((1, -1),)]
+
+
+def test_a_fetch_that_waits_counts_when_it_comes(led: World) -> None:
+    """As in Kafka, and not again when it is answered: the follower has had no more since."""
+    follower = settled(led)
+    came_ms = led.timers.monotonic_ms()
+    request = follower_request({0: 1}, (follower.id, follower.epoch))
+    pending = led.replicas.fetch(request, api_version=VERSION, now_ms=came_ms)
+    assert isinstance(pending, Deferred)
+    led.timers.advance(WAIT_MS // 2)
+    led.append(0)
+    led.timers.advance(0)
+    assert list(partitions_of(pending.value)) == [0]
+    remote = partition_of(led).remotes[2]
+    assert (remote.last_fetch_ms, remote.last_fetch_leader_end) == (came_ms, 1)
+    follower.epoch += 1
+    led.append(0)
+    follower.fetch({0: 2})
+    assert remote.last_caught_up_ms == came_ms
 
 
 def test_a_follower_outside_the_isr_is_looked_at_with_each_fetch(

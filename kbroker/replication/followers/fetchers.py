@@ -7,17 +7,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 from zlib import crc32
 
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log_lines import shown
-from kbroker.model import TopicPartition
+from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.followers.followed_partition import (
+    AppendFetched,
     Effect,
     FollowedPartition,
     ReportFailed,
@@ -25,13 +26,24 @@ from kbroker.replication.followers.followed_partition import (
     SendListOffsets,
 )
 from kbroker.replication.followers.follower import Follower
-from kbroker.replication.followers.follower_log import CORRUPT, FollowerLogs
+from kbroker.replication.followers.follower_log import (
+    CORRUPT,
+    PIECE_BATCHES,
+    PIECE_BYTES,
+    FollowerLogs,
+)
 from kbroker.replication.followers.follower_session import PartitionKey
 from kbroker.replication.partition import Partition
 from kbroker.replication.role import NO_LEADER, Role
 from kbroker.replication.time_slices import FairSlices, SlicedSteps
 
 logger = logging.getLogger(__name__)
+
+STEP_BYTES: Final = PIECE_BYTES
+"""What is appended of an answer before the loop does other work."""
+
+EFFECT_BYTES: Final = STEP_BYTES // PIECE_BATCHES
+"""What an effect counts for beside its records."""
 
 
 class Leader(Protocol):
@@ -113,9 +125,26 @@ class ReplicaFetcher:
             self._plan(max(0, due_ms - now_ms))
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects in order, in turns of the loop, then look what is next."""
+        """Carry out effects in order, then look what is next: `STEP_BYTES` now, what is left in
+        turns of the loop.
+        """
         self._is_carrying_out = True
-        self._slices.begin(self._steps(effects), self._carried_out)
+        failure: Exception | None = None
+        left = STEP_BYTES
+        remaining = iter(effects)
+        try:
+            for effect in remaining:
+                if self._is_closed:
+                    break
+                left -= self._carry_out_one(effect)
+                if left <= 0:
+                    self._slices.begin(self._steps(remaining), self._carried_out)
+                    return
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the top frame of what an answer means
+            failure = error
+        self._carried_out(failure)
 
     def _steps(self, effects: Iterable[Effect]) -> SlicedSteps:
         for effect in effects:
@@ -131,7 +160,10 @@ class ReplicaFetcher:
             self.follower.request_failed(self._timers.monotonic_ms())
         self._look()
 
-    def _carry_out_one(self, effect: Effect) -> None:
+    def _carry_out_one(self, effect: Effect) -> int:
+        """Returns what that counts for; see `STEP_BYTES`."""
+        if isinstance(effect, AppendFetched):
+            return self._append(effect)
         if isinstance(effect, SendFetch):
             self._leader.fetch(effect.request).on_done(self._fetched, self._failed)
         elif isinstance(effect, SendListOffsets):
@@ -141,6 +173,26 @@ class ReplicaFetcher:
             logger.warning("not fetched any more: %s: %s", effect.followed, shown(effect.reason))
         else:
             self._slices.begin(self._logs.steps(effect), partial(self._changed, effect.followed))
+        return EFFECT_BYTES
+
+    def _append(self, change: AppendFetched) -> int:
+        """Append at once if that is one step, as nearly always. Returns as `_carry_out_one`."""
+        followed = change.followed
+        size = EFFECT_BYTES + len(change.records)  # type: ignore[arg-type]  # they were received
+        left: AppendFetched | None = change
+        if size <= STEP_BYTES:
+            try:
+                left = self._logs.append_next(change)
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the top frame of the append
+                self._changed(followed, error)
+                return size
+        if left is None:
+            self.follower.changed(followed)
+        else:
+            self._slices.begin(self._logs.steps(left), partial(self._changed, followed))
+        return size
 
     def _changed(self, followed: FollowedPartition, failure: Exception | None) -> None:
         """A change of a log has ended."""

@@ -138,6 +138,33 @@ class FollowerLogs:
 
     # -- appending --------------------------------------------------------------------------------
 
+    def append_next(self, change: AppendFetched) -> AppendFetched | None:
+        """Append what the log takes in one step (`AppendableLog.append_next_replicated`), nearly
+        always all of it. Returns None then, otherwise what is left to `steps`.
+
+        Raises KafkaError, LogDirectoryError as `steps` do.
+        """
+        followed, records, high_watermark, log_start_offset = change
+        partition = followed.partition
+        if partition in self._under_way or _is_over(followed):
+            return change
+        view = memoryview(records)  # type: ignore[arg-type]  # `pieces_of` refuses others
+        size = len(view)
+        if size:
+            log = _log_of(partition)
+            done = log.append_next_replicated(
+                view, followed.leader_epoch, self._now_ms(), max_batches=PIECE_BATCHES
+            )
+            if not done:
+                return change
+            partition.traffic.replication_bytes_in += done
+            if done < size:
+                partition.follower_advanced(high_watermark, done)
+                return AppendFetched(followed, view[done:], high_watermark, log_start_offset)
+        partition.follower_advanced(high_watermark, size)
+        self._move_log_start(partition, log_start_offset)
+        return None
+
     def _append(self, partition: Partition, change: AppendFetched) -> Waits:
         followed = change.followed
         is_first = True
@@ -156,10 +183,15 @@ class FollowerLogs:
             partition.follower_advanced(change.high_watermark, len(piece))
         if is_first:
             partition.follower_advanced(change.high_watermark, 0)
+        self._move_log_start(partition, change.log_start_offset)
+
+    def _move_log_start(self, partition: Partition, leader_start: int) -> None:
+        """Follow the leader's log start, as far as the high watermark here allows."""
         log = _log_of(partition)
-        start = min(change.log_start_offset, partition.high_watermark)
-        if start > log.log_start_offset and log.delete_records_before(start):
-            self._on_log_start(partition)
+        if leader_start > log.log_start_offset:
+            start = min(leader_start, partition.high_watermark)
+            if start > log.log_start_offset and log.delete_records_before(start):
+                self._on_log_start(partition)
 
     def _append_piece(self, followed: FollowedPartition, piece: memoryview) -> Waits:
         partition = followed.partition

@@ -52,12 +52,17 @@ class RemoteReplica:
         what it now has.
         """
         if fetch_offset >= leader_end:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+            caught_up_ms = now_ms
         elif fetch_offset >= self.last_fetch_leader_end:
-            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+            caught_up_ms = self.last_fetch_ms
+        else:
+            caught_up_ms = NEVER_MS
+        if caught_up_ms > self.last_caught_up_ms:
+            self.last_caught_up_ms = caught_up_ms
         self.log_end_offset = fetch_offset
         self.log_start_offset = log_start_offset
-        self.last_fetch_leader_end = max(self.last_fetch_leader_end, leader_end)
+        if leader_end > self.last_fetch_leader_end:
+            self.last_fetch_leader_end = leader_end
         self.last_fetch_ms = now_ms
         self.broker_epoch = broker_epoch
 

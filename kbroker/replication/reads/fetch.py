@@ -240,28 +240,29 @@ class FetchReader:
         limits: FetchLimits,
         progress: _Progress,
         size_bytes: int = 0,
+        *,
+        is_woken: bool = False,
     ) -> None:
         """One pass over dirty partitions. Those read to their end are clean and watched afterwards.
         asked: not `dirty` itself, which changes. size_bytes: read in earlier steps of this pass.
+        is_woken: it has waited, so a follower's has counted, as in Kafka.
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
         follows = fetch_set.replica_id >= 0
-        is_throttled = follows and self._throttle.is_active
-        read = partial(read_throttled, self._throttle) if is_throttled else read_partition
+        read = read_partition
+        now_ms = self._timers.monotonic_ms() if follows else 0
+        if follows and self._throttle.is_active:
+            read = partial(read_throttled, self._throttle, now_ms=now_ms)
+        counted_ms = now_ms if follows and not is_woken else None
         outgoing = progress.outgoing
         left = limits.max_bytes
         for wanted in asked:
             if left <= 0 and size_bytes and not full:
                 break
-            partition = wanted.partition
+            partition = wanted.partition or self._look_up(wanted, progress)
             if partition is None:
-                found = self._find(wanted.topic, wanted.index)
-                if isinstance(found, ErrorCode):
-                    self._failed(wanted, found, progress)
-                    progress.urgent |= found not in NOT_FOUND
-                    continue
-                partition = wanted.partition = found
+                continue
             try:
                 if fetch_set.closest is not None and (
                     data := read_elsewhere(partition, wanted, fetch_set.closest, self._timers)
@@ -269,7 +270,7 @@ class FetchReader:
                     outgoing[wanted] = data
                     progress.urgent = True
                     continue
-                data = read(partition, wanted, left, not size_bytes, self._timers)
+                data = read(partition, wanted, left, not size_bytes, counted_ms)
             except (KafkaError, OSError) as error:
                 self._read_failed(partition, wanted, error, progress)
                 continue
@@ -300,6 +301,16 @@ class FetchReader:
                 ):
                     outgoing[wanted] = data
         progress.size_bytes = size_bytes
+
+    def _look_up(self, wanted: FetchPartition, progress: _Progress) -> Partition | None:
+        """The hosted partition; None if there is none, which is answered."""
+        found = self._find(wanted.topic, wanted.index)
+        if isinstance(found, ErrorCode):
+            self._failed(wanted, found, progress)
+            progress.urgent |= found not in NOT_FOUND
+            return None
+        wanted.partition = found
+        return found
 
     def _read_failed(
         self,
@@ -351,12 +362,12 @@ class FetchReader:
                     else FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
                 )
             partitions.append(data)
-            if data.records and wanted.partition is not None:
-                traffic = wanted.partition.traffic
+            records = data.records
+            if records and wanted.partition is not None:
                 if follows:
-                    traffic.replication_bytes_out += size_of(data.records)
+                    wanted.partition.traffic.replication_bytes_out += size_of(records)
                 else:
-                    traffic.bytes_out += size_of(data.records)
+                    wanted.partition.traffic.bytes_out += size_of(records)
             wanted.sent_high_watermark = data.high_watermark
             wanted.sent_log_start_offset = data.log_start_offset
         if progress.urgent:
@@ -460,7 +471,12 @@ class _PendingFetch(Waiter):
         fetch_set = context.fetch_set
         self.forget_what_moved()
         self._reader._read(
-            fetch_set, tuple(fetch_set.dirty), context.full, self._limits, self._progress
+            fetch_set,
+            tuple(fetch_set.dirty),
+            context.full,
+            self._limits,
+            self._progress,
+            is_woken=True,
         )
         self.response.resolve(self._reader._respond(context, self._progress))
         if fetch_set.closed:

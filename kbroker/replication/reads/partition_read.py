@@ -14,6 +14,7 @@ from kbroker.ports import Timers
 from kbroker.protocol.codecs.schema import Records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.replication.leaders.replica_log import ReplicaLog
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.fetch_set import FetchPartition, FetchSet
 from kbroker.replication.reads.replica_selector import ClosestReplica
@@ -38,6 +39,7 @@ NOT_FOUND: Final = frozenset(
 
 _NONE: Final = int(ErrorCode.NONE)
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
+_LEADER: Final = Role.LEADER
 
 
 def read_partition(
@@ -45,32 +47,38 @@ def read_partition(
     wanted: FetchPartition,
     max_bytes: int,
     min_one_batch: bool,
-    timers: Timers,
+    counted_ms: int | None,
 ) -> PartitionData:
-    """Raises KafkaError for this partition, OSError if its log cannot be read."""
+    """counted_ms: the time at which the fetch of a follower counts; None: it has counted already,
+    and is read again after a wait. Raises KafkaError for this partition, OSError if its log cannot
+    be read.
+    """
     owner = wanted.owner
     offset = wanted.fetch_offset
-    error = partition.check_leader(wanted.current_leader_epoch)
-    if error:
-        _check_follower_read(partition, owner, error)
-        if partition.log.frozen:  # it is truncated now, which ends soon
-            return _without_records(partition, wanted)
     log = partition.log
+    known_epoch = wanted.current_leader_epoch
+    if partition.role is not _LEADER or known_epoch not in (-1, partition.leader_epoch):
+        _check_follower_read(partition, wanted)
+        if log.frozen:  # it is truncated now, which ends soon
+            return _without_records(partition, wanted)
     start, end = log.log_start_offset, log.log_end_offset
     high_watermark = partition.high_watermark
     last_stable_offset = partition.last_stable_offset
     aborted: list[FetchResponse.AbortedTransaction] | None = None
     records: Records = b""
-    if owner.replica_id >= 0:
+    replica_id = owner.replica_id
+    if replica_id >= 0:
         upper = end
-        _check_replica(partition, wanted, owner.replica_id)
+        if replica_id not in partition.in_sync.remotes:
+            raise _unassigned(wanted)
     elif owner.read_committed:
         upper = last_stable_offset
         aborted = []
     else:
         upper = high_watermark
     diverging = NO_EPOCH
-    if wanted.last_fetched_epoch >= 0:
+    fetched_epoch = wanted.last_fetched_epoch
+    if fetched_epoch >= 0 and (fetched_epoch != log.leader_epochs.latest_epoch or offset > end):
         diverging = _diverging_epoch(partition, wanted)
     if diverging is NO_EPOCH:
         if not start <= offset <= end:
@@ -85,17 +93,12 @@ def read_partition(
                 )
                 records = read.records
                 if aborted is not None and records:
-                    aborted = [
-                        FetchResponse.AbortedTransaction(
-                            producer_id=found.producer_id, first_offset=found.first_offset
-                        )
-                        for found in log.aborted_transactions(offset, read.end_offset)
-                    ]
+                    aborted = _aborted_transactions(log, offset, read.end_offset)
         elif offset == end:
             # no records there, but the log caches the position for waiting fetches
             log.read(offset, max_bytes=0, upper_offset=end)
-        if owner.replica_id >= 0:
-            _follower_fetched(partition, wanted, owner.replica_id, timers.monotonic_ms())
+        if replica_id >= 0 and counted_ms is not None:
+            _follower_fetched(partition, wanted, replica_id, counted_ms)
     return PartitionData(
         partition_index=wanted.index,
         error_code=_NONE,
@@ -116,21 +119,40 @@ def read_throttled(
     wanted: FetchPartition,
     max_bytes: int,
     min_one_batch: bool,
-    timers: Timers,
+    counted_ms: int | None,
+    *,
+    now_ms: int,
 ) -> PartitionData:
     """As `read_partition`, for a follower; without records while these have to wait."""
     is_in_sync = wanted.owner.replica_id in partition.isr
-    if throttle.holds_back(partition.topic_partition, is_in_sync, timers.monotonic_ms()):
+    if throttle.holds_back(partition.topic_partition, is_in_sync, now_ms):
         max_bytes, min_one_batch = 0, False
-    return read_partition(partition, wanted, max_bytes, min_one_batch, timers)
+    return read_partition(partition, wanted, max_bytes, min_one_batch, counted_ms)
 
 
-def _check_follower_read(partition: Partition, reader: FetchSet, error: ErrorCode) -> None:
-    """Raise why a partition is not read here, unless this broker follows and the reader may read
-    from followers.
+def _check_follower_read(partition: Partition, wanted: FetchPartition) -> None:
+    """Raise why a partition is not read here, unless this broker leads it, or follows and the
+    reader may read from followers.
     """
-    if error is not _NOT_LEADER or not reader.from_followers or partition.role is not Role.FOLLOWER:
+    error = partition.check_leader(wanted.current_leader_epoch)
+    if error and (
+        error is not _NOT_LEADER
+        or not wanted.owner.from_followers
+        or partition.role is not Role.FOLLOWER
+    ):
         raise KafkaError(error)
+
+
+def _aborted_transactions(
+    log: ReplicaLog, offset: int, end_offset: int
+) -> list[FetchResponse.AbortedTransaction]:
+    """Those that a reader of [offset, end_offset) must filter out."""
+    return [
+        FetchResponse.AbortedTransaction(
+            producer_id=found.producer_id, first_offset=found.first_offset
+        )
+        for found in log.aborted_transactions(offset, end_offset)
+    ]
 
 
 def _without_records(
@@ -189,14 +211,13 @@ def read_elsewhere(
     return _without_records(partition, wanted, preferred)
 
 
-def _check_replica(partition: Partition, wanted: FetchPartition, replica_id: int) -> None:
+def _unassigned(wanted: FetchPartition) -> KafkaError:
     """Only an assigned replica may fetch as a follower, which retries after either error."""
-    if replica_id not in partition.remotes:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH
-            if wanted.current_leader_epoch >= 0
-            else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
+    return KafkaError(
+        ErrorCode.UNKNOWN_LEADER_EPOCH
+        if wanted.current_leader_epoch >= 0
+        else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
 
 
 def _follower_fetched(

@@ -5,9 +5,11 @@ Bytes are written to the transport, whose high-water mark is 0: "paused" means t
 not in the kernel yet, and then nothing more is written to it. File ranges (`FileSlice`) are sent
 from the page cache to the socket with `os.sendfile`, on a duplicate of the descriptor, and only
 while the transport's buffer is empty; where that is impossible (TLS, no sendfile on this system, no
-free descriptor) they are read in chunks and written like bytes. Ranges that are not in the page
-cache are first read off the loop (docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per
-connection, so that one reader does not starve others.
+free descriptor) they are read in chunks and written like bytes. A response of at most `READ_BYTES`
+whose ranges are in the page cache is read and sent in one piece, which takes fewer system calls,
+here and at the peer. Ranges that are not in the page cache are first read off the loop
+(docs/adr/0007). A turn of the loop sends at most `TURN_BYTES` per connection, so that one reader
+does not starve others.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ TURN_BYTES: Final = 1 << 20
 JOIN_BYTES: Final = 64 * 1024
 """Adjacent byte parts are joined into one write up to this size."""
 
+READ_BYTES: Final = 128 * 1024
+"""File ranges of a response up to this size are copied: sendfile takes as long for twice 64 KB."""
+
+_NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 _MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 
 
@@ -148,10 +154,12 @@ class ResponseWriter:
 
     def write(self, parts: list[Part]) -> None:
         """Send parts after all earlier ones."""
-        if len(parts) == 1 and not (self._parts or self._waiting or self._paused):
-            part = parts[0]
-            if isinstance(part, _BINARY):  # a response without records
-                self._transport.write(part)
+        if not (self._parts or self._waiting or self._paused):
+            if len(parts) > 1:
+                if self._send_at_once(parts):
+                    return
+            elif parts and isinstance(parts[0], _BINARY):  # a response without records
+                self._transport.write(parts[0])
                 return
         self._parts.extend(parts)
         if not self._waiting and not self._paused:
@@ -217,6 +225,43 @@ class ResponseWriter:
             except OSError as error:
                 self._on_error(error)
                 return
+
+    def _send_at_once(self, parts: list[Part]) -> bool:
+        """Send a small response with file ranges in one piece, if these are in the page cache.
+        Returns whether that was done; what the socket did not take is sent like other responses.
+        """
+        size = _small_size(parts)
+        if not size:
+            return False
+        direct = self._direct_socket()
+        if direct is None or (data := _read_at_once(parts, size)) is None:
+            return False
+        try:
+            sent = direct.send(data)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._on_error(error)
+            return True
+        if sent < size:
+            self._parts.extend(parts)
+            self._drop(sent)
+            self._wait_writable(direct)
+        return True
+
+    def _drop(self, count: int) -> None:
+        """The first count bytes of the parts were sent."""
+        while count:
+            part = self._parts[0]
+            size = len(part) if isinstance(part, _BINARY) else part.size
+            if count < size:
+                if isinstance(part, _BINARY):
+                    self._parts[0] = memoryview(part)[count:]
+                else:
+                    self._offset = count
+                return
+            self._parts.popleft()
+            count -= size
 
     def _send_bytes(self) -> int:
         """Write the byte parts at the front to the transport (or to the socket if a file range
@@ -368,6 +413,45 @@ class ResponseWriter:
         if self._watching:
             self._watching = False
             self._loop.remove_writer(direct.fileno())
+
+
+def _small_size(parts: list[Part]) -> int:
+    """Bytes of all parts, if some of these are file ranges and all together `READ_BYTES` at most;
+    else 0.
+    """
+    size = 0
+    has_files = False
+    for part in parts:
+        if isinstance(part, _BINARY):
+            size += len(part)
+        else:
+            size += part.size
+            has_files = True
+    return size if has_files and size <= READ_BYTES and _NO_WAIT is not None else 0
+
+
+def _read_at_once(parts: list[Part], size: int) -> bytearray | None:
+    """The bytes of all parts, which are `size` together; None if a file range is not in the page
+    cache or cannot be read.
+    """
+    data = bytearray(size)
+    view = memoryview(data)
+    begin = 0
+    for part in parts:
+        if isinstance(part, _BINARY):
+            end = begin + len(part)
+            view[begin:end] = part
+        else:
+            found = cast(FileRange, part)
+            end = begin + found.size
+            try:
+                count = os.preadv(found.fileno(), [view[begin:end]], found.position, _NO_WAIT or 0)
+            except OSError:  # also: not without a wait
+                return None
+            if count != end - begin:
+                return None
+        begin = end
+    return data
 
 
 def _nothing(error: Exception | None = None) -> None:

@@ -14,8 +14,14 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from kbroker.replication.followers.fetchers import ReplicaFetcher, ReplicaFetchers, fetcher_number
-from kbroker.replication.followers.followed_partition import LogChange
+from kbroker.replication.followers.fetchers import (
+    EFFECT_BYTES,
+    STEP_BYTES,
+    ReplicaFetcher,
+    ReplicaFetchers,
+    fetcher_number,
+)
+from kbroker.replication.followers.followed_partition import AppendFetched, LogChange
 from kbroker.replication.followers.follower import CHANGE_PATIENCE_MS, Follower
 from kbroker.replication.followers.follower_log import FollowerLogs, Waits
 from kbroker.replication.followers.follower_session import FetchLimits
@@ -45,16 +51,24 @@ class LeaderStub:
 
 class Logs(FollowerLogs):
     """Logs without files. failure: raised by the next change. wait: what the next change waits
-    for.
+    for. in_steps: whether an append takes more than one step.
     """
 
-    __slots__ = ("changes", "failure", "wait")
+    __slots__ = ("changes", "failure", "in_steps", "wait")
 
     def __init__(self) -> None:
         self._under_way = {}
         self.changes: list[LogChange] = []
         self.failure: Exception | None = None
         self.wait: Deferred[None] | None = None
+        self.in_steps = True
+
+    def append_next(self, change: AppendFetched) -> AppendFetched | None:
+        if self.in_steps:
+            return change
+        for _ in self._append(change.followed.partition, change):
+            pass
+        return None
 
     def _append(self, partition: Partition, change: LogChange) -> Waits:  # type: ignore[override]  # of any kind
         failure, self.failure = self.failure, None
@@ -189,6 +203,57 @@ def test_an_answer_of_many_partitions_takes_several_turns(world: FetcherWorld) -
         assert world.timers.run_next(world.timers.time_ms)
     assert len(world.logs.changes) == 10
     assert turns >= 3
+
+
+def test_what_is_appended_in_one_step_needs_no_turn_of_the_loop(world: FetcherWorld) -> None:
+    world.logs.in_steps = False
+    for index in range(2):
+        world.fetcher.follow(world.partition(index))
+    world.timers.advance(0)
+    world.answer(ErrorCode.NONE, ErrorCode.NONE)
+    assert len(world.logs.changes) == 2
+    assert len(world.leader.fetches) == 2
+
+
+def test_an_answer_of_very_many_partitions_takes_several_turns_even_then(
+    world: FetcherWorld,
+) -> None:
+    world.logs.in_steps = False
+    count = STEP_BYTES // EFFECT_BYTES * 2
+    for index in range(count):
+        world.fetcher.follow(world.partition(index))
+    world.timers.advance(0)
+    world.slices._clock = lambda: len(world.logs.changes) * 0.001
+    world.answer(*[ErrorCode.NONE] * count)
+    assert count // 2 <= len(world.logs.changes) < count
+    assert len(world.leader.fetches) == 1
+    world.timers.advance(0)
+    assert len(world.logs.changes) == count
+    assert len(world.leader.fetches) == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_failed"),
+    [
+        (KafkaError(ErrorCode.CORRUPT_MESSAGE), False),
+        (LogDirectoryError("/d", "write", OSError(errno.EIO, "broken")), True),
+        (ValueError("a surprise"), True),
+    ],
+)
+def test_a_step_that_fails_concerns_one_partition(
+    world: FetcherWorld, failure: Exception, is_failed: bool
+) -> None:
+    world.logs.in_steps = False
+    partitions = [world.partition(index) for index in range(2)]
+    for each in partitions:
+        world.fetcher.follow(each)
+    world.timers.advance(0)
+    world.logs.failure = failure
+    world.answer(ErrorCode.NONE, ErrorCode.NONE)
+    assert world.fetcher.follower.failed_count == int(is_failed)
+    assert world.broken == ([partitions[0]] if isinstance(failure, LogDirectoryError) else [])
+    assert len(world.logs.changes) == 1, "the other partition is not affected"
+    assert len(world.leader.fetches) == 2
 
 
 def test_a_change_that_waits_holds_up_no_other_and_then_the_next_request(

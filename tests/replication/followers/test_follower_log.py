@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -122,6 +122,53 @@ def test_the_leaders_bytes_are_appended_as_they_are(world: FollowerLogWorld) -> 
     assert log.read(0, max_bytes=1 << 20).records.read() == data  # type: ignore[union-attr]  # a file range
     assert world.partition.high_watermark == 5
     assert log.high_watermark == 5
+
+
+def test_one_step_appends_what_nearly_always_comes(world: FollowerLogWorld) -> None:
+    world.fetched(batches(1))
+    data = batches(2, 3, base=1)
+    assert world.follower_logs.append_next(world.append_of(data, high_watermark=4)) is None
+    assert world.log.log_end_offset == 6
+    assert world.partition.high_watermark == 4
+    assert world.partition.traffic.replication_bytes_in == len(batches(1) + data)
+
+
+def test_one_step_moves_the_high_watermark_and_the_log_start(world: FollowerLogWorld) -> None:
+    world.fetched(batches(2, 2))
+    change = world.append_of(b"", high_watermark=3, log_start_offset=4)
+    assert world.follower_logs.append_next(change) is None
+    assert world.partition.high_watermark == 3
+    assert world.log.log_start_offset == 3
+    assert world.moved == [world.partition]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(lambda: batches(1, base=3, epoch=3), id="another epoch"),
+        pytest.param(lambda: batches(1, base=3)[:-1], id="cut short"),
+    ],
+)
+def test_what_one_step_does_not_append_is_left_to_the_others(
+    world: FollowerLogWorld, rest: Callable[[], bytes]
+) -> None:
+    world.fetched(batches(1))
+    data = batches(2, base=1) + rest()
+    left = world.follower_logs.append_next(world.append_of(data, high_watermark=9))
+    assert left is not None
+    assert bytes(left.records) == rest()  # type: ignore[arg-type]  # a view
+    assert world.log.log_end_offset == 3
+    assert world.partition.high_watermark == 3
+    same = world.append_of(rest())
+    assert world.follower_logs.append_next(same) is same
+
+
+def test_one_step_changes_nothing_under_a_later_leader(world: FollowerLogWorld) -> None:
+    world.fetched(batches(1))
+    world.followed.state = FollowState.REMOVED
+    change = world.append_of(batches(1, base=1))
+    assert world.follower_logs.append_next(change) is change
+    assert world.log.log_end_offset == 1
 
 
 def test_without_records_the_high_watermark_moves(world: FollowerLogWorld) -> None:

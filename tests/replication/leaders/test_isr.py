@@ -154,7 +154,7 @@ class LeaderCase:
             if step[name] is not None:
                 setattr(wanted, field, step[name])
         try:
-            data = read_partition(self.partition, wanted, 1 << 20, True, self.timers)
+            data = read_partition(self.partition, wanted, 1 << 20, True, self.timers.monotonic_ms())
         except KafkaError as error:
             return {"error": error.code.name}
         diverging = data.diverging_epoch

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.broker.transaction_gate import Verdicts
+from kbroker.log.results import Refused
 from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES
 from kbroker.metadata.image import (
     BrokerRegistration,
@@ -28,9 +29,9 @@ from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.batches.record_conversion import write_message_set
 from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.codecs.codec import decode, encode
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from kbroker.server.handlers.records.produce import HANDLERS
+from kbroker.server.handlers.records.produce import HANDLERS, _Waiting
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import CloseConnection, RequestContext
 from tests.replication.world import (
@@ -298,6 +299,20 @@ def test_the_answer_waits_for_all_partitions(world: World) -> None:
     world.timers.advance(0)
     assert [answer(outcome.value, index).error_code for index in (0, 1)] == [0, 0]
     assert [answer(outcome.value, index).base_offset for index in (0, 1)] == [0, 0]
+
+
+def test_the_first_failure_of_a_partition_fails_the_request(world: World) -> None:
+    del world
+    outcomes: list[Deferred[Any]] = [Deferred() for _ in range(3)]
+    answers = [ProduceResponse.PartitionProduceResponse(index=index) for index in range(3)]
+    response = ProduceResponse()
+    waiting = _Waiting(MemoryPool(), list(zip(answers, outcomes, strict=True)), lambda: response)
+    outcomes[1].fail(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE))
+    assert waiting.error is not None
+    assert waiting.error.code is ErrorCode.BROKER_NOT_AVAILABLE
+    outcomes[0].fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    outcomes[2].resolve(Refused(ErrorCode.CORRUPT_MESSAGE))
+    assert waiting.error.code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 def test_acks_all_times_out(world: World) -> None:
