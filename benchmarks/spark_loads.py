@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from benchmarks import kafka_perf
 from benchmarks.side_by_side import PAUSE_S, Figures, Measured, create_topic, delete_topic
@@ -37,6 +38,7 @@ SMALL_ROWS: Final = 10
 LARGE_BATCHES: Final = 3
 CODEC: Final = "lz4"
 """Of both sinks."""
+LOOK_S: Final = 0.2
 _numbers = count()
 
 Format = Literal["kafka", "kbroker"]
@@ -225,11 +227,11 @@ def _target(bootstrap: str, partitions: int) -> Iterator[str]:
 
 def _measured_in_spark(spark: SparkSession, topic: Filled, run: Callable[[], object]) -> Figures:
     time.sleep(PAUSE_S)
-    before = spark_cpu_seconds(spark)
-    began_at = time.perf_counter()
-    run()
-    elapsed = time.perf_counter() - began_at
-    return _figures(topic, elapsed, spark_cpu_seconds(spark) - before)
+    with SparkCpu(jvm_pid(spark)) as cpu:
+        began_at = time.perf_counter()
+        run()
+        elapsed = time.perf_counter() - began_at
+    return _figures(topic, elapsed, cpu.seconds)
 
 
 def _figures(topic: Filled, elapsed: float, cpu_s: float) -> Figures:
@@ -242,16 +244,46 @@ def jvm_pid(spark: SparkSession) -> int:
     return int(spark.sparkContext._gateway.proc.pid)
 
 
-def spark_cpu_seconds(spark: SparkSession) -> float:
-    """CPU time of the driver, its JVM and all Python workers so far, also of those that have
-    ended.
+class SparkCpu:
+    """CPU time of the driver, its JVM and all Python workers in a block. seconds: behind it.
+
+    Looked at several times a second: of a worker that the JVM kills nothing is left to ask
+    afterwards, since not all of them have a parent that waits for them.
     """
-    parents, jvm = process_parents(), jvm_pid(spark)
-    ticks = 0
-    for pid in [jvm, *(pid for pid in parents if is_below(pid, jvm, parents))]:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended; its time is its parent's
-        ticks += sum(map(int, fields[11:15]))
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+    def __init__(self, jvm: int) -> None:
+        self.seconds = 0.0
+        self._jvm = jvm
+        self._first: dict[tuple[int, int], int] = {}
+        self._last: dict[tuple[int, int], int] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._driver_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._driver_s = time.process_time()
+        self._look()
+        self._first = dict(self._last)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._look()
+        ticks = sum(value - self._first.get(key, 0) for key, value in self._last.items())
+        driver_s = time.process_time() - self._driver_s
+        self.seconds = driver_s + ticks / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(LOOK_S):
+            self._look()
+
+    def _look(self) -> None:
+        parents = process_parents()
+        for pid in [self._jvm, *(pid for pid in parents if is_below(pid, self._jvm, parents))]:
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            self._last[pid, int(fields[19])] = int(fields[11]) + int(fields[12])
