@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,22 +67,50 @@ def fill(output: Folder, partitions: int, seconds: int, count: int) -> None:
         publish(output, commit)
 
 
-def measured(output: Folder) -> str:
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What an archive has of them."""
+
+    count: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.count:,} files, {self.size_bytes / 1e6:.1f} MB"
+
+
+def files_of(output: Folder) -> Files:
+    """The visible ones."""
     files = [path for path in output.files() if path.endswith(".parquet")]
     root = Path(output.open()[1])
-    size_bytes = sum((root / path).stat().st_size for path in files)
-    return f"{len(files):,} files, {size_bytes / 1e6:.1f} MB"
+    return Files(len(files), sum((root / path).stat().st_size for path in files))
 
 
-def main(partitions: int = 12, seconds: int = 10, count: int = 100) -> None:
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Files of an hour before and after `compact`, and what that took."""
+
+    before: Files
+    after: Files
+    elapsed_s: float
+    cpu_s: float
+
+
+def compacted(partitions: int = 12, seconds: int = 10, count: int = 100) -> Compacted:
+    """Write an hour of batches, `count` records a partition each, and compact them."""
     with tempfile.TemporaryDirectory() as folder:
         output = Folder(absolute(folder))
         fill(output, partitions, seconds, count)
-        print(f"before: {measured(output)}")
+        before = files_of(output)
         begun, cpu = time.perf_counter(), time.process_time()
         compact(None, CompactOptions(folder), LATER_MS)
-        taken = f"{time.perf_counter() - begun:.1f} s, {time.process_time() - cpu:.1f} CPU-s"
-        print(f"after: {measured(output)} ({taken})")
+        elapsed_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu
+        return Compacted(before, files_of(output), elapsed_s, cpu_s)
+
+
+def main(partitions: int = 12, seconds: int = 10, count: int = 100) -> None:
+    found = compacted(partitions, seconds, count)
+    print(f"before: {found.before}")
+    print(f"after: {found.after} ({found.elapsed_s:.1f} s, {found.cpu_s:.1f} CPU-s)")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .bundle import bundle_path
-from .errors import JobError
+from .errors import JobError, StartRefused
 from .ivy_cache import cache_in_use
+from .quiet import without_traces_of_java
 from .spark_conf import OPTIONS, connector_package
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def open_session(
 
     settings: `spark.*` by name; `spark.master` is local[*] unless it or SPARK_MASTER says else.
     Under spark-submit its own --master and --packages hold; with `spark.remote` the session is one
-    of Spark Connect. Raises JobError where Spark or the connector can't be had.
+    of Spark Connect. Raises JobError where Spark or the connector can't be had, and in place of a
+    JobError of the block behind which Java had run out of memory.
     """
     given = dict(settings or {})
     if started_by_spark_submit():
@@ -67,7 +69,13 @@ def open_session(
             except JobError as error:
                 raise JobError(f"{error}{_reason(log.read_text(errors='replace'))}") from error
         try:
-            yield spark
+            with nullcontext() if _is_shown() else without_traces_of_java():
+                yield spark
+        except JobError as error:
+            explained = _out_of_memory(error, log.read_text(errors="replace"))
+            if explained is None:
+                raise
+            raise explained from error
         finally:
             _stop(spark)
     finally:
@@ -80,6 +88,11 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
+def _is_shown() -> bool:
+    """Whether the user asked for what Java prints and for traces."""
+    return bool({"SPARK_JOBS_TRACE", "SPARK_LOG_LEVEL"} & os.environ.keys())
+
+
 @contextmanager
 def _started_in(folder: str) -> Iterator[Path]:
     """A Java process that is started in the block has that working directory, where Spark 4.0.0
@@ -90,13 +103,12 @@ def _started_in(folder: str) -> Iterator[Path]:
     log = Path(folder) / "java.log"
     log.touch()
     here = Path.cwd()
-    is_shown = {"SPARK_JOBS_TRACE", "SPARK_LOG_LEVEL"} & os.environ.keys()
     sys.stdout.flush()
     sys.stderr.flush()
     standard_output, standard_error = os.dup(1), os.dup(2)
     os.chdir(folder)
     try:
-        if not is_shown:
+        if not _is_shown():
             with log.open("ab") as stream:
                 os.dup2(stream.fileno(), 2)
         os.dup2(2, 1)  # Delta Lake prints
@@ -142,6 +154,22 @@ def _reason(log: str) -> str:
         if match:
             return f": {match[1].strip()[:300]}"
     return ""
+
+
+_OUT_OF_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError: (.+)")
+
+
+def _out_of_memory(error: JobError, log: str) -> JobError | None:
+    """What to do about Java's memory if `log` says that it ran out, of which the job itself sees
+    only that Java has closed the connection; None for another error.
+    """
+    found = _OUT_OF_MEMORY.search(log)
+    if found is None or isinstance(error, StartRefused):
+        return None
+    return JobError(
+        f"Spark's Java ran out of memory ({found[1].strip()[:100]}): give it more, for example "
+        f"--conf spark.driver.memory=4g; {error}"
+    )
 
 
 def _local_settings(given: Mapping[str, str]) -> dict[str, str]:

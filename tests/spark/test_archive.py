@@ -25,6 +25,7 @@ from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.java import java_problem
 from spark_jobs.spark_conf import connector_package
 from tests.clients.adapters import ConfluentAdapter, Sent
+from tests.spark.archive.readers import seen_by_duckdb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,6 +233,7 @@ def test_a_topic_of_digits_is_a_string_and_its_time_has_a_type(
     table = pq.read_table(options.output)
     assert table.column("topic").to_pylist() == [topic]
     assert table.schema.field("topic").type.value_type == pa.string()
+    assert seen_by_duckdb(Path(options.output)) == [(topic, 0, 0, None, b"x")]
 
 
 @pytest.mark.parametrize("layout", [(), ("topic", "date", "hour", "partition")])
@@ -248,6 +250,8 @@ def test_layouts(
     archive(spark, run)
     out = Path(options.output)
     assert seen_by_pyarrow(out) == seen_by_spark(spark, out) == expected(topic, records, 2)
+    by_duckdb = [(place[1], place[2], place[4]) for place in seen_by_duckdb(out)]
+    assert by_duckdb == sorted((n % 2, n // 2, record.value) for n, record in enumerate(records))
     with pytest.raises(StartRefused, match="has the layout"):
         archive(spark, replace(run, layout=("date",)))
 

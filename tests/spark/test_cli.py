@@ -13,7 +13,7 @@ import pytest
 from kbroker.testing import EmbeddedBroker
 from spark_jobs import session, spark_conf
 from spark_jobs.__main__ import main
-from spark_jobs.errors import JobError, first_cause
+from spark_jobs.errors import JobError, StartRefused, first_cause
 from spark_jobs.java import java_problem
 from spark_jobs.lake.formats import DELTA, ICEBERG
 from spark_jobs.spark_conf import connector_package
@@ -191,6 +191,17 @@ def test_why_java_ended() -> None:
     assert session._reason(log).startswith(f": {package}: not found")
     assert session._reason("Error: no such master\nmore") == ": no such master"
     assert session._reason("") == ""
+
+
+def test_java_that_ran_out_of_memory() -> None:
+    """The job saw only a connection that was refused."""
+    error = JobError("archive stopped: [Errno 111] Connection refused")
+    log = "26/11/26 ERROR Executor: x\njava.lang.OutOfMemoryError: Java heap space\n\tat y\n"
+    explained = session._out_of_memory(error, log)
+    assert str(explained).startswith("Spark's Java ran out of memory (Java heap space): give it")
+    assert str(explained).endswith(f"; {error}")
+    assert session._out_of_memory(error, "nothing") is None
+    assert session._out_of_memory(StartRefused("foreign"), log) is None
 
 
 def test_artifacts_of_spark_submit_are_removed(tmp_path: Path) -> None:
