@@ -215,7 +215,7 @@ def test_a_node_of_another_cluster_is_named_once(
         world.sent[-1][1].resolve(response)
         is_strange = response is strange
         assert list(world.executor.strangers.values()) == (["h:9093"] if is_strange else [])
-    assert caplog.text.count("the controller at h:9093 answers INCONSISTENT_CLUSTER_ID") == 2
+    assert caplog.text.count("the controller at h:9093 answered INCONSISTENT_CLUSTER_ID") == 2
 
 
 def fetch_response() -> FetchResponse:
