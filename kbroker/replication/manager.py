@@ -123,6 +123,7 @@ class ReplicaManager:
         self._max_searched_bytes = config.get_int(SEARCH_LIMIT)
         self._appender = self._make_appender(offloads, memory)
         self.append_to = self._appender.append
+        self.when_flushed = self._maintenance.when_flushed
         self.mover = LogMover(
             logs,
             timers,

@@ -202,6 +202,7 @@ class SimReplicaBroker:
         self._follower_logs = FollowerLogs(
             CountedLogs(self),
             offload=DelayedOffload(process, random),
+            when_flushed=self.replicas.when_flushed,
             on_log_start=self.replicas.hosting.log_start_moved,
             now_ms=process.now_ms,
         )

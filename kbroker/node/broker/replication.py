@@ -113,6 +113,7 @@ class BrokerReplication:
         self._logs = FollowerLogs(
             replicas.logs,
             offload=offload,
+            when_flushed=replicas.when_flushed,
             on_log_start=replicas.hosting.log_start_moved,
             now_ms=timers.now_ms,
         )

@@ -38,6 +38,7 @@ from kbroker.replication.followers.followed_partition import (
 )
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import SlicedSteps
+from kbroker.settings.views.log_config import NEVER
 
 logger = logging.getLogger(__name__)
 
@@ -75,22 +76,32 @@ class TruncatableLogs(Protocol):
 
 
 class FollowerLogs:
-    """logs: cut logs. offload: the workers. on_log_start: told of partitions whose log may start
-    elsewhere now. now_ms: the wall clock.
+    """logs: cut logs. offload: the workers. when_flushed: `Maintenance.when_flushed`. on_log_start:
+    told of partitions whose log may start elsewhere now. now_ms: the wall clock.
     """
 
-    __slots__ = ("_is_closed", "_logs", "_now_ms", "_offload", "_on_log_start", "_under_way")
+    __slots__ = (
+        "_is_closed",
+        "_logs",
+        "_now_ms",
+        "_offload",
+        "_on_log_start",
+        "_under_way",
+        "_when_flushed",
+    )
 
     def __init__(
         self,
         logs: TruncatableLogs,
         *,
         offload: ClosableOffload,
+        when_flushed: Callable[[PartitionLog, int, Callable[[bool], None]], None],
         on_log_start: Callable[[Partition], None],
         now_ms: Callable[[], int],
     ) -> None:
         self._logs = logs
         self._offload = offload
+        self._when_flushed = when_flushed
         self._on_log_start = on_log_start
         self._now_ms = now_ms
         self._under_way: dict[Partition, list[Callable[[], None]]] = {}
@@ -152,6 +163,8 @@ class FollowerLogs:
         size = len(view)
         if size:
             log = _log_of(partition)
+            if log.config.flush_messages != NEVER:
+                return change
             done = log.append_next_replicated(
                 view, followed.leader_epoch, self._now_ms(), max_batches=PIECE_BATCHES
             )
@@ -177,6 +190,9 @@ class FollowerLogs:
                 yield from self._start_before(followed, read_any_header(piece))
             is_first = False
             yield from self._append_piece(followed, piece)
+            if _is_over(followed):
+                return
+            yield from self._flush_if_due(partition)
             if _is_over(followed):
                 return
             partition.traffic.replication_bytes_in += len(piece)
@@ -210,6 +226,16 @@ class FollowerLogs:
             roll.end(made.value)
             if roll.failure is not None:
                 raise roll.failure
+
+    def _flush_if_due(self, partition: Partition) -> Waits:
+        """flush.messages: the records are on disk before the next Fetch tells the leader that this
+        replica has them, as in Kafka. A disk that fails ends the following by itself.
+        """
+        log = _log_of(partition)
+        if log.log_end_offset - log.recovery_point >= log.config.flush_messages:
+            flushed: Deferred[bool] = Deferred()
+            self._when_flushed(log, log.log_end_offset, flushed.resolve)
+            yield flushed
 
     def _check(
         self, partition: Partition, piece: memoryview

@@ -97,6 +97,31 @@ def test_the_only_controller_is_a_broker_that_follows_and_leads(tmp_path: Path) 
     run(script)
 
 
+def test_flush_messages_is_kept_by_followers(tmp_path: Path) -> None:
+    """A record that acks=all has acknowledged is on the disks of all replicas in sync."""
+
+    async def script() -> None:
+        async with running(Cluster(tmp_path, ROLES, settings=SETTINGS)) as cluster:
+            key = TopicPartition("t", 0)
+            logs = {each: cluster.nodes[each].services.replicas.logs.logs for each in (4, 5, 6)}
+            async with cluster.client(4) as client:
+                created = await create_topic(
+                    client,
+                    "t",
+                    partitions=1,
+                    replication_factor=3,
+                    configs={"flush.messages": "1"},
+                )
+                assert created == ErrorCode.NONE
+                async with Producer(client) as producer:
+                    for number in range(20):
+                        sent = await producer.send_and_wait("t", b"%d" % number, partition=0)
+                        points = [logs[each][key].recovery_point for each in (4, 5, 6)]
+                        assert min(points) > sent.offset
+
+    run(script)
+
+
 def test_a_follower_that_does_not_fetch_leaves_the_isr(tmp_path: Path) -> None:
     """Its heartbeats continue, so only its leaders know."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,14 @@ EPOCH = 4
 class FollowerLogWorld(World):
     """A replica of `events` that follows broker 2 in epoch 4. workers: do nothing before they are
     told to. moved: partitions whose log start may have moved. outcomes: of the changes that ended.
+    flushes: that were asked for, as log end offsets with their callbacks.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, partitions=0)
         self.moved: list[Partition] = []
         self.outcomes: list[Exception | None] = []
+        self.flushes: list[tuple[int, Callable[[bool], None]]] = []
         self.partition = self.host(0, leader=2, epoch=EPOCH, replicas=(1, 2), isr=(2,))
         self.followed = FollowedPartition(self.partition)
         self.workers = HeldOffload()
@@ -53,6 +56,7 @@ class FollowerLogWorld(World):
         self.follower_logs = FollowerLogs(
             self.logs,
             offload=self.workers,
+            when_flushed=lambda log, offset, then: self.flushes.append((offset, then)),
             on_log_start=self.moved.append,
             now_ms=self.timers.now_ms,
         )
@@ -169,6 +173,22 @@ def test_one_step_changes_nothing_under_a_later_leader(world: FollowerLogWorld) 
     change = world.append_of(batches(1, base=1))
     assert world.follower_logs.append_next(change) is change
     assert world.log.log_end_offset == 1
+
+
+def test_flush_messages_holds_before_the_leader_is_told(world: FollowerLogWorld) -> None:
+    """Kafka's UnifiedLog syncs within the append, on followers too."""
+    world.log.config = replace(world.log.config, flush_messages=3)
+    change = world.append_of(batches(1, 1))
+    assert world.follower_logs.append_next(change) is change, "it may have to wait"
+    world.carry_out(change)
+    assert world.flushes == [], "two records of three"
+    world.begin(world.append_of(batches(1, base=2)))
+    assert world.outcomes == [] and world.log.log_end_offset == 3
+    (offset, then), *others = world.flushes
+    assert (offset, others) == (3, [])
+    then(True)
+    world.timers.advance(0)
+    assert world.outcomes == [None]
 
 
 def test_without_records_the_high_watermark_moves(world: FollowerLogWorld) -> None:
