@@ -81,6 +81,7 @@ SPARK_FILES: Final = frozenset(
     {
         "tests/spark/aggregate/test_job.py",
         "tests/spark/archive/test_decoding.py",
+        "tests/spark/archive/test_kills.py",
         "tests/spark/compact/test_tables.py",
         "tests/spark/copying/test_kills.py",
         "tests/spark/data_source/test_source.py",
@@ -91,12 +92,15 @@ SPARK_FILES: Final = frozenset(
         "tests/spark/mirror/test_job.py",
         "tests/spark/restore/test_job.py",
         "tests/spark/test_archive.py",
+        "tests/spark/test_bad_input.py",
         "tests/spark/test_copying_docs.py",
         "tests/spark/test_docs.py",
         "tests/spark/table/test_job.py",
         "tests/spark/test_kafka_source.py",
         "tests/spark/test_leader_kills.py",
         "tests/spark/test_lake_archive.py",
+        "tests/spark/test_running_changes.py",
+        "tests/spark/test_source_guide.py",
         "tests/spark/test_tables_docs.py",
         "tests/spark/verify/test_job.py",
     }
