@@ -49,7 +49,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.side_by_side import Figures, Server, medians, table  # noqa: E402
+from benchmarks.side_by_side import Figures, Server, checkout, medians, table  # noqa: E402
 from benchmarks.single_node import single_node, single_servers  # noqa: E402
 from kbroker.model import StartupError  # noqa: E402
 from kbroker.protocol.errors import ErrorCode, KafkaError  # noqa: E402
@@ -410,7 +410,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each measurement of CPU")
     parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of many heartbeats")
     parser.add_argument("--megabytes", type=int, default=100, help="produced to a single node")
-    parser.add_argument("--before", type=Path, help="another checkout, its single node as well")
+    parser.add_argument("--before", type=checkout, help="another checkout, its single node as well")
     parser.add_argument("--servers", nargs="+", choices=sorted(QUORUMS), default=list(QUORUMS))
     parser.add_argument("--json", type=Path, help="write every run's figures here")
     arguments = parser.parse_args()

@@ -68,6 +68,7 @@ from benchmarks.side_by_side import (  # noqa: E402
     Figures,
     Results,
     Workload,
+    checkout,
     delete_topic,
     medians,
     produce_and_consume,
@@ -269,7 +270,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each idle measurement")
     parser.add_argument("--settle", type=float, default=20.0, help="seconds before it")
     parser.add_argument("--servers", nargs="+", choices=["kbroker", "kafka"])
-    parser.add_argument("--before", type=Path, help="another checkout, measured as well")
+    parser.add_argument("--before", type=checkout, help="another checkout, measured as well")
     parser.add_argument("--json", type=Path, help="keep every run's figures here, with older ones")
     parser.set_defaults(servers=["kbroker", "kafka"])
     arguments = parser.parse_args()

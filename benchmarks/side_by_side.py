@@ -335,6 +335,16 @@ def source_tree(tree: Path) -> Callable[[Path], Server]:
     return lambda folder: BrokerProcess(folder, overrides=PROPERTIES, command=command)
 
 
+def checkout(text: str) -> Path:
+    """The folder that `--before` names. Without kbroker's sources in it, Python would import those
+    of this checkout instead, and the comparison would be one with itself.
+    """
+    tree = Path(text)
+    if not (tree / "kbroker" / "__main__.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no folder with a checkout of kbroker")
+    return tree
+
+
 def source_command(tree: Path) -> tuple[str, ...]:
     """`kbroker` of the sources in a folder."""
     program = f"import runpy, sys; sys.path.insert(0, {str(tree.resolve())!r}); " + (
@@ -435,7 +445,7 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", choices=sorted(SERVERS), default=list(SERVERS))
     parser.add_argument("--json", type=Path, help="keep every run's figures here, with older ones")
     parser.add_argument("--plots", type=Path, help="write SVGs of the ratios into this folder")
-    parser.add_argument("--before", type=Path, help="another checkout, measured as well")
+    parser.add_argument("--before", type=checkout, help="another checkout, measured as well")
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     servers = {name: SERVERS[name] for name in arguments.servers}

@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.side_by_side import checkout  # noqa: E402
 from benchmarks.wire import (  # noqa: E402
     Case,
     Client,
@@ -185,7 +186,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--no-strace", action="store_true")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--before", type=Path, help="another checkout, measured in turns with this")
+    parser.add_argument(
+        "--before", type=checkout, help="another checkout, measured in turns with this"
+    )
     arguments = parser.parse_args()
     trace = not arguments.no_strace and shutil.which("strace") is not None
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from benchmarks.controllers import (
     peak_bytes,
     topic_requests,
 )
+from benchmarks.side_by_side import ROOT, checkout
 from benchmarks.single_node import single_servers
 
 
@@ -71,6 +73,12 @@ def test_single_nodes_are_those_of_the_servers_and_of_the_sources_before(tmp_pat
     assert list(single_servers(["kbroker", "kafka"], None)) == ["kbroker", "kafka"]
     assert list(single_servers(["kbroker", "kafka"], tmp_path)) == ["kbroker", "kafka", "before"]
     assert list(single_servers(["kafka"], tmp_path)) == ["kafka"]
+
+
+def test_a_folder_without_sources_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    assert checkout(str(ROOT)) == ROOT
+    with pytest.raises(argparse.ArgumentTypeError, match="no folder with a checkout"):
+        checkout(str(tmp_path))
 
 
 def test_all_controllers_know_the_same_voters() -> None:
