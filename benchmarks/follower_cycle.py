@@ -147,7 +147,7 @@ class _Wire:
         version = int.from_bytes(request[6:8], "big")
         correlation_id = int.from_bytes(request[8:12], "big")
         parts = encode_response_frame(int(ApiKey.API_VERSIONS), version, correlation_id, response)
-        self.deliver(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
+        self.deliver(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]  # no file range
 
     def deliver(self, data: bytes) -> None:
         if self.receiver is None:

@@ -8,7 +8,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nobody listens; another one each time."""
+    """A port of the loopback interface on which nothing listens; a different one each time."""
     while True:
         (port,) = ports.free_ports(1)
         if port not in _given:
@@ -17,5 +17,5 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of them."""
+    """That many different ports."""
     return [free_port() for _ in range(count)]

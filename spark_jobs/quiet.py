@@ -39,9 +39,9 @@ def without_traces_of_java() -> Iterator[None]:
         if not type(server).__module__.startswith("pyspark."):
             before(server, request, client_address)
 
-    socketserver.BaseServer.handle_error = handle_error  # type: ignore[method-assign, assignment]
+    socketserver.BaseServer.handle_error = handle_error  # type: ignore[method-assign, assignment]  # pyspark has no hook for it
     try:
         yield
     finally:
-        socketserver.BaseServer.handle_error = before  # type: ignore[method-assign]
+        socketserver.BaseServer.handle_error = before  # type: ignore[method-assign]  # as above
         root.removeHandler(handler)

@@ -219,8 +219,8 @@ class SlicedWork:
 
 
 class SlicedAnswer(Deferred[R]):
-    """What a piece of work will resolve. work: None until that begins; whoever begins it then gives
-    it the meter.
+    """What a piece of work will resolve. work: None until it begins; the code that begins
+    it passes the meter on.
     """
 
     __slots__ = ("meter", "work")

@@ -34,7 +34,7 @@ MAX_CONTROLLERS: Final = 3
 MAX_REPLICAS: Final = 3
 TIMEOUT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.02
-"""Between two looks at what the cluster says."""
+"""The pause between two Metadata requests while waiting for a state of the cluster."""
 
 NOT_AWAITED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Retriable errors that are raised at once: `create_topic` returns when every broker knows it."""
