@@ -67,13 +67,20 @@ class DiskProcess(SimProcess):
         self._crashed = crashed
 
     def _run(self, timer: SimTimer | None, step: Callable[[], None]) -> None:
-        before, self._disks.present = self._disks.present, self._disk
+        if not self.is_alive:
+            return
+        if self.is_paused:
+            self._held.append((timer, step))
+            return
+        disks = self._disks
+        before, disks.present = disks.present, self._disk
         try:
-            super()._run(timer, step)
+            step()
+            self._after_step()
         except Crashed:
             self._crashed()
         finally:
-            self._disks.present = before
+            disks.present = before
 
 
 class DiskThread:

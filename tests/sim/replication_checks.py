@@ -26,21 +26,42 @@ class CommittedLedger:
         """By broker, its life and partition: the high watermark to which it was verified, and
         whether the broker led.
         """
+        self._checked: dict[Partition, tuple[int, int, int, int, Role]] = {}
+        """The offsets and the role of each replica when it was last checked."""
 
     def check(self, broker: SimReplicaBroker) -> None:
         """Called after each step of a broker."""
         assert not broker.violations, f"broker {broker.node_id}: {broker.violations[0]}"
         if not broker.is_serving:
             return
+        checked = self._checked
         for partition in broker.replicas.partitions():
-            if partition.role is not Role.OFFLINE:
-                self._check_partition(broker, partition)
+            role = partition.role
+            if role is Role.OFFLINE:
+                continue
+            log = partition.log
+            now = (
+                log.log_start_offset,
+                partition.last_stable_offset,
+                partition.high_watermark,
+                log.log_end_offset,
+                role,
+            )
+            if checked.get(partition) != now:  # most steps change nothing
+                self._check_partition(broker, partition, *now)
+                checked[partition] = now
 
-    def _check_partition(self, broker: SimReplicaBroker, partition: Partition) -> None:
-        name, log = partition.topic_partition, partition.log
-        high_watermark, is_leader = partition.high_watermark, partition.is_leader
-        start, stable = log.log_start_offset, partition.last_stable_offset
-        end = log.log_end_offset
+    def _check_partition(
+        self,
+        broker: SimReplicaBroker,
+        partition: Partition,
+        start: int,
+        stable: int,
+        high_watermark: int,
+        end: int,
+        role: Role,
+    ) -> None:
+        name, is_leader = partition.topic_partition, role is Role.LEADER
         assert start <= stable <= high_watermark <= end, (
             f"{name} on {broker.node_id}: ends {(start, stable, high_watermark, end)}"
         )

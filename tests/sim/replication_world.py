@@ -12,8 +12,10 @@ the ELR (KIP-966): Kafka promises nothing beyond that. With min.insync.replicas 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 
@@ -58,6 +60,17 @@ def conditions(random: Random) -> Conditions:
         loss=random.choice((0.0, 0.0, 0.01)),
         duplication=random.choice((0.0, 0.0, 0.02)),
     )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without log records: the trace tells a run, and formatting what faults log takes time."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class BrokerFaults(Faults):
@@ -127,7 +140,7 @@ class ReplicationWorld:
     def run(self) -> None:
         """Raises SimulationFailure."""
         try:
-            with self.disks.installed(), rare_collections():
+            with self.disks.installed(), rare_collections(), _silent():
                 self._run()
         except Exception as error:
             line = failure_line(NAME, self.simulation.seed, self.simulation, error)

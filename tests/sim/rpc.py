@@ -5,26 +5,25 @@ reordered, with a time limit. What is sent must not be changed afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from tests.sim.network import SimNetwork
 from tests.sim.process import SimProcess
+from tests.sim.timers import SimTimer
 
 Serve = Callable[[object], Deferred[object]]
 """Answers a request; may raise KafkaError."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     life: int
     number: int
     body: object
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     life: int
     number: int
     body: object
@@ -42,21 +41,20 @@ class Rpc:
         self._process = process
         self._serve = serve
         self._count = 0
-        self._waiting: dict[int, Deferred[object]] = {}
+        self._waiting: dict[int, tuple[Deferred[object], SimTimer]] = {}
 
     def ask(self, target: int, body: object, *, timeout_ms: int) -> Deferred[object]:
         """Send a request. Fails with NETWORK_EXCEPTION if there is no answer in time."""
         self._count += 1
         number = self._count
-        answer = self._waiting[number] = Deferred()
+        answer: Deferred[object] = Deferred()
         self._network.send(self._node_id, target, Call(self._life, number, body))
 
         def expire() -> None:
-            waiting = self._waiting.pop(number, None)
-            if waiting is not None:
-                waiting.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, "no answer in time"))
+            del self._waiting[number]
+            answer.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, "no answer in time"))
 
-        self._process.call_later(timeout_ms, expire)
+        self._waiting[number] = answer, self._process.call_later(timeout_ms, expire)
         return answer
 
     def received(self, source: int, message: object) -> None:
@@ -66,10 +64,12 @@ class Rpc:
                 return
             waiting = self._waiting.pop(message.number, None)
             if waiting is not None:
+                answer, timer = waiting
+                timer.cancel()
                 if isinstance(message.body, KafkaError):
-                    waiting.fail(message.body)
+                    answer.fail(message.body)
                 else:
-                    waiting.resolve(message.body)
+                    answer.resolve(message.body)
             return
         assert isinstance(message, Call)
         life, number = message.life, message.number
@@ -78,8 +78,8 @@ class Rpc:
             self._network.send(self._node_id, source, Answer(life, number, body))
 
         try:
-            answer = self._serve(message.body)
+            served = self._serve(message.body)
         except KafkaError as error:
             reply(error)
         else:
-            answer.on_done(reply, reply)
+            served.on_done(reply, reply)
