@@ -13,6 +13,7 @@ from typing import Final
 
 from kbroker.metadata.configs import UNCLEAN_LEADER_ELECTION
 from kbroker.node.broker.replication_throttles import FOLLOWER_REPLICAS, LEADER_REPLICAS
+from kbroker.settings.listener_keys import has_no_effect
 from kbroker.settings.sections.security import refuse_unserved
 from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
 from kbroker.settings.tables.keys import (
@@ -47,9 +48,15 @@ brokers (cluster-wide). `here`:
 - **acts at once**: also when it is altered while the broker runs.
 - **nothing to do**: accepted, but there are no such threads, buffers or copies here.
 - **not yet**: accepted, also while running if Kafka accepts it there; it has no effect, and a log
-  line says so. Keys of TLS (`ssl.*`) are accepted in the file only.
+  line says so.
+- **no effect on PLAINTEXT**: a key of TLS or SASL. It is altered while the broker runs, under
+  Kafka's conditions (keystores and truststores only with the prefix `listener.name.<listener>.`),
+  listed, and kept over restarts. It has no effect on a PLAINTEXT listener, as in Kafka, and kbroker
+  has no other listeners: connections are not encrypted and clients not authenticated, which a log
+  line says. Where "refused in the file" is added, a file that sets it does not start.
 - **refused**: it asks for protection that kbroker does not have, so that a broker with it does not
-  start; see [Security](configuration.md#security).
+  start; see [Security](configuration.md#security). `principal.builder.class` may name Kafka's own
+  class, also while running, and no other.
 
 How many keys there are of each kind:
 """
@@ -77,7 +84,8 @@ They act where `kbroker.telemetry.receiver` names a receiver; otherwise they are
 are not asked.
 """
 
-STATUSES: Final = ("acts", "acts at once", "nothing to do", "not yet", "refused")
+NO_EFFECT: Final = "no effect on PLAINTEXT"
+STATUSES: Final = ("acts", "acts at once", "nothing to do", "not yet", NO_EFFECT, "refused")
 UPDATE_MODES: Final = (READ_ONLY, PER_BROKER, CLUSTER)
 
 _OF_THROTTLES: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
@@ -93,11 +101,24 @@ def status(key: ConfigKey) -> str:
         return "acts at once" if is_dynamic else "acts"
     if name in QUIET_KEYS:
         return "nothing to do"
+    if has_no_effect(name):
+        return NO_EFFECT
+    return "refused" if is_refused_in_the_file(name) else "not yet"
+
+
+def is_refused_in_the_file(name: str) -> bool:
+    """Whether a file that sets the key, to anything but its default, does not start."""
     try:
         refuse_unserved({name: "anything"})
     except ConfigError:
-        return "refused"
-    return "not yet"
+        return True
+    return False
+
+
+def status_cell(key: ConfigKey) -> str:
+    """The status, and what holds for the file alone."""
+    is_split = status(key) == NO_EFFECT and is_refused_in_the_file(key.name)
+    return status(key) + ("; refused in the file" if is_split else "")
 
 
 def topic_status(key: ConfigKey) -> str:
@@ -138,7 +159,7 @@ def summary_table(keys: Mapping[str, ConfigKey]) -> list[str]:
 
 def broker_table(keys: Mapping[str, ConfigKey]) -> list[str]:
     """The table of keys of brokers."""
-    rows = ([*facts(key), key.update_mode, status(key)] for key in shown(keys.values()))
+    rows = ([*facts(key), key.update_mode, status_cell(key)] for key in shown(keys.values()))
     return table([*FACTS, "changed", "here"], rows)
 
 

@@ -123,7 +123,7 @@ class BrokerConfig:
             self._defaults = {**SINGLE_NODE_DEFAULTS, **defaults}
         self.log_dirs = self.get_list("log.dirs") or self.get_list("log.dir")
         self.metadata_log_dir = self.get_optional_string("metadata.log.dir") or self.log_dirs[0]
-        refuse_unserved({**self.explicit, **self.dynamic})
+        refuse_unserved(self.explicit, self.dynamic)
         self._set_listeners()
         rules.check(self)
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.dynamic import LISTENER_KEY, DynamicConfigs, broker_key
+from kbroker.settings.dynamic import DynamicConfigs, broker_key
+from kbroker.settings.listener_keys import base_of, listener_of
 from kbroker.settings.tables.group_table import CLIENT_METRICS_KEYS, GROUP_BROKER_KEYS, GROUP_KEYS
 from kbroker.settings.tables.keys import (
     READ_ONLY,
@@ -154,15 +155,10 @@ def _broker_entry(config: BrokerConfig, dynamic: DynamicConfigs, name: str) -> C
         value=value,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         type=ConfigType.UNKNOWN if key is None else key.type,
-        read_only=key is None or key.update_mode == READ_ONLY,
+        read_only=key is None or key.update_mode == READ_ONLY or listener_of(name) is not None,
         sensitive=sensitive,
         synonyms=synonyms,
     )
-
-
-def _base_name(name: str) -> str:
-    match = LISTENER_KEY.fullmatch(name)
-    return match[2] if match else ""
 
 
 def _set_value(config: BrokerConfig, dynamic: DynamicConfigs, name: str) -> str | None:
@@ -195,8 +191,9 @@ def _broker_synonyms(
     key = broker_key(name)
     sensitive = key is None or key.sensitive
     family = _SYNONYMS.get(name, (name,))
-    base = _base_name(name)
-    found = list(_synonyms(config, dynamic, (*family, base) if base else family, sensitive))
+    base = base_of(name)
+    names = family if base == name else (*family, base)
+    found = list(_synonyms(config, dynamic, names, sensitive))
     while found and found[0].name != name:
         found.pop(0)
     return tuple(found)

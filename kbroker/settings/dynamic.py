@@ -10,28 +10,25 @@ this version does not accept: another broker, or another version, may have writt
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.log_lines import shown
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.listener_keys import (
+    LIMIT_KEYS,
+    PREFIX_ONLY_KEYS,
+    base_of,
+    fixed_settings,
+    is_altered_security,
+    listener_of,
+    parse_altered,
+)
 from kbroker.settings.tables.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
 from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 
 logger = logging.getLogger(__name__)
-
-LISTENER_KEY: Final = re.compile(r"listener\.name\.([^.]*)\.(.*)")
-"""`listener.name.<listener>.<key>`: settings of one listener."""
-
-CLUSTER_LISTENER_KEYS: Final = frozenset(
-    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
-)
-"""Listener keys that can be set for all brokers; the others only for one broker."""
-
-_SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
-_SECURITY_KEYS: Final = frozenset({"principal.builder.class", "connections.max.reauth.ms"})
 
 POOL_KEYS: Final = (
     "num.io.threads",
@@ -80,50 +77,53 @@ class DynamicConfigs(NamedTuple):
 def broker_key(name: str) -> ConfigKey | None:
     """The table row of a broker key; for `listener.name.<listener>.<key>` that of <key>."""
     key = BROKER_KEYS.get(name) or OWN_KEYS.get(name) or DYNAMIC_ONLY_KEYS.get(name)
-    match = LISTENER_KEY.fullmatch(name) if key is None else None
-    return BROKER_KEYS.get(match[2]) if match else key
-
-
-def is_security_key(name: str) -> bool:
-    """Whether the key is a security setting, which kbroker would have to enforce."""
-    return name.startswith(_SECURITY_PREFIXES) or name in _SECURITY_KEYS
+    return BROKER_KEYS.get(base_of(name)) if key is None else key
 
 
 def acts(name: str) -> bool:
     """Whether kbroker implements the setting, or the setting needs no implementation."""
-    match = LISTENER_KEY.fullmatch(name)
-    if match:
-        return match[2] in CLUSTER_LISTENER_KEYS
+    if listener_of(name) is not None:
+        return base_of(name) in LIMIT_KEYS
     return name in SERVED_KEYS or name in QUIET_KEYS or name in DYNAMIC_ONLY_KEYS
 
 
 def check_key(name: str, value: str, *, of_broker: bool) -> None:
-    """Raises ConfigError for a key that cannot be set at that scope while the broker runs, or for
-    an invalid value. of_broker: for one broker, not for all. A key that is not in Kafka's table is
-    accepted.
+    """`check_keys` of one key."""
+    check_keys({name: value}, of_broker=of_broker)
+
+
+def check_keys(values: Mapping[str, str], *, of_broker: bool) -> None:
+    """Raises ConfigError for keys that cannot be set at that scope while the broker runs, or for
+    an invalid value; the order of the checks is Kafka's. of_broker: for one broker, not for all.
+    Keys that are not in Kafka's table are accepted.
     """
-    row = broker_key(name)
-    if row is None:
-        return
-    listener = LISTENER_KEY.fullmatch(name)
-    base = listener[2] if listener else name
-    if row.update_mode == READ_ONLY:
-        message = f"Cannot update these configs dynamically: [{shown(name)}]"
-        raise ConfigError(name, value, message)
-    if is_security_key(base):
-        message = (
-            f"{shown(name)}: this version of kbroker serves neither TLS nor SASL, so that the"
-            " setting would protect nothing"
+    rows = {name: row for name in values if (row := broker_key(name)) is not None}
+    read_only = [name for name, row in rows.items() if row.update_mode == READ_ONLY]
+    _refuse(read_only, "Cannot update these configs dynamically")
+    _refuse(
+        [name for name in rows if name in PREFIX_ONLY_KEYS],
+        "These security configs can be dynamically updated only per-listener using the listener"
+        " prefix",
+    )
+    for name, row in rows.items():
+        parse_altered(row, values[name])
+    if not of_broker:
+        _refuse(
+            [name for name, row in rows.items() if not _is_of_cluster(name, row)],
+            "Cannot update these configs at default cluster level, broker id must be specified",
         )
-        raise ConfigError(name, None, message)
-    is_of_cluster = base in CLUSTER_LISTENER_KEYS if listener else row.update_mode == CLUSTER
-    if not of_broker and not is_of_cluster:
-        message = (
-            "Cannot update these configs at default cluster level, broker id must be specified:"
-            f" [{shown(name)}]"
-        )
-        raise ConfigError(name, value, message)
-    parse(row._replace(name=name), value)
+
+
+def _refuse(names: Sequence[str], message: str) -> None:
+    if names:
+        listed = ", ".join(sorted(names))
+        raise ConfigError(names[0], None, f"{message}: [{shown(listed)}]")
+
+
+def _is_of_cluster(name: str, row: ConfigKey) -> bool:
+    if listener_of(name) is not None:
+        return base_of(name) in LIMIT_KEYS
+    return row.update_mode == CLUSTER
 
 
 def is_accepted(name: str, value: str) -> bool:
@@ -179,11 +179,12 @@ def check_altered(
     for name, value in values.items():
         if broker_key(name) is None and before.get(name) != value:
             raise ConfigError(name, value, f"Unknown config name: {shown(name)}{_suggestion(name)}")
-        check_key(name, value, of_broker=of_broker)
+    check_keys(values, of_broker=of_broker)
     altered = current.with_dynamic(stored.replaced(values, of_broker=of_broker).merged)
     for name in POOL_KEYS:
         _check_pool(name, current.get_int(name), altered.get_int(name))
     _check_listeners(current, altered)
+    _check_fixed_settings(current, altered)
 
 
 def _suggestion(name: str) -> str:
@@ -231,6 +232,33 @@ def _check_listeners(current: BrokerConfig, altered: BrokerConfig) -> None:
         message = "Listeners of controllers cannot be updated while they run; restart for that"
     if message:
         raise ConfigError("listeners", altered.text("listeners"), message)
+
+
+_RELOADING_KEYS: Final = frozenset({"listeners", "listener.security.protocol.map"})
+
+
+def _check_fixed_settings(current: BrokerConfig, altered: BrokerConfig) -> None:
+    """A change of the settings of all listeners may not come with one of the fixed settings of an
+    existing listener. As in Kafka each of the two is accepted alone.
+    """
+    before, after = current.dynamic, altered.dynamic
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    if not any(
+        name in _RELOADING_KEYS or (listener_of(name) is None and is_altered_security(name))
+        for name in changed
+    ):
+        return
+    kept = {item.name for item in current.listeners} & {item.name for item in altered.listeners}
+    for listener in sorted(kept):
+        old, new = fixed_settings(before, listener), fixed_settings(after, listener)
+        names = sorted(changed & (old.keys() | new.keys()))
+        if names:
+            message = (
+                f"Configs cannot be updated dynamically for existing listener {listener} together"
+                " with those of all listeners; alter them in a request of their own:"
+                f" [{shown(', '.join(names))}]"
+            )
+            raise ConfigError(names[0], None, message)
 
 
 def in_force(static: BrokerConfig, image: StoredConfigs) -> BrokerConfig:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from kbroker.node.node import Broker
-from kbroker.protocol.errors import ErrorCode
-from kbroker.settings.dynamic import broker_key, is_security_key
+from kbroker.settings.dynamic import broker_key
+from kbroker.settings.listener_keys import PREFIX_ONLY_KEYS, is_altered_security
 from kbroker.settings.tables.keys import READ_ONLY, ConfigKey, ConfigSource, parse
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, UNIT_MS
@@ -20,6 +20,7 @@ from kbroker.testing.embedded import EmbeddedBroker
 from scripts.configuration_table import status
 from tests.clients.adapters import wait_until
 from tests.node.broker.test_dynamic_config import alter, describe
+from tests.reference.security_settings import sensible
 
 OTHER: Final[Mapping[str, str]] = {
     "background.threads": "11",
@@ -58,21 +59,28 @@ OTHER: Final[Mapping[str, str]] = {
 }
 """Values that differ from the defaults, where half or one more would not do."""
 
-EVERY = [
+KEYS = [
     key
     for key in (*BROKER_KEYS.values(), *DYNAMIC_ONLY_KEYS.values())
     if key.update_mode != READ_ONLY
 ]
 """A table test compares these with the facts of Kafka (tests/settings/tables/test_table.py)."""
 
-KEYS = [key for key in EVERY if not is_security_key(key.name)]
-NOT_ALTERED = [key for key in EVERY if key not in KEYS]
+SECURITY = [key for key in KEYS if is_altered_security(key.name)]
+LISTENER = "listener.name.plaintext."
+
+
+def name_of(key: ConfigKey) -> str:
+    """The name to alter it under: keystores and truststores are those of a listener."""
+    return f"{LISTENER}{key.name}" if key.name in PREFIX_ONLY_KEYS else key.name
 
 
 def value_of(key: ConfigKey) -> str:
     """A value that the key does not have by default."""
     if key.name in OTHER:
         return OTHER[key.name]
+    if is_altered_security(key.name):
+        return sensible(key.name)
     if key.default in ("true", "false"):
         return "false" if key.default == "true" else "true"
     number = int(key.default or 0)
@@ -181,7 +189,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         one.create_topic("t")
         for key in KEYS:
             name = "1" if key.update_mode == "per-broker" else ""
-            setting = (key.name, 0, value_of(key))
+            setting = (name_of(key), 0, value_of(key))
             assert alter(one, name, setting) == (0, None), key.name
         probe, bound = PROBES["listeners"]
         wait_until(lambda: one.call(probe) == bound, 20, "the thread that binds")
@@ -220,27 +228,25 @@ def test_it_is_in_effect_and_listed(broker: EmbeddedBroker, described: Any, key:
         probe, value = expected
         assert broker.call(probe) == value
     if key.name in BROKER_KEYS or key.name in DYNAMIC_ONLY_KEYS:
-        value, source, synonyms = described[key.name]
-        assert value == value_of(key)
+        value, source, synonyms = described[name_of(key)]
+        told = None if key.sensitive else value_of(key)
+        assert value == told
         per_broker = key.update_mode == "per-broker"
         assert source == (
             ConfigSource.DYNAMIC_BROKER_CONFIG
             if per_broker
             else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         )
-        assert synonyms[0] == (key.name, value_of(key), source)
+        assert synonyms[0] == (name_of(key), told, source)
 
 
-@pytest.mark.parametrize("key", NOT_ALTERED, ids=lambda key: key.name)
-def test_what_cannot_act_while_the_broker_runs_is_refused(
-    broker: EmbeddedBroker, key: ConfigKey
-) -> None:
-    """Rather than stored without an effect; docs/configuration-keys.md says so."""
-    error, message = alter(broker, "1", (key.name, 0, key.default or "1"))
-    assert error == ErrorCode.INVALID_REQUEST
-    assert message is not None
-    assert key.name in message and "neither TLS nor SASL" in message
-    assert status(key) not in ("acts", "acts at once", "nothing to do")
+@pytest.mark.parametrize("key", SECURITY, ids=lambda key: key.name)
+def test_settings_of_tls_and_sasl_do_not_claim_to_act(key: ConfigKey) -> None:
+    """The broker has PLAINTEXT listeners; docs/configuration-keys.md says so. How each key is
+    answered is in `tests/reference/test_security_settings_answers.py`.
+    """
+    builder = "principal.builder.class"
+    assert status(key) == ("refused" if key.name == builder else "no effect on PLAINTEXT")
 
 
 def test_a_listener_has_limits_of_its_own() -> None:
@@ -265,9 +271,12 @@ def test_a_listener_has_limits_of_its_own() -> None:
 
 
 SAME_AS_DEFAULT: Final = {
-    *("log.local.retention.bytes", "log.local.retention.ms", "min.insync.replicas")
+    *("log.local.retention.bytes", "log.local.retention.ms", "min.insync.replicas"),
+    "principal.builder.class",
 }
-"""Keys whose only value on this broker is the default: there is one copy, and no remote storage."""
+"""Keys whose only value on this broker is the default: there is one copy, no remote storage, and
+one class.
+"""
 
 
 def test_every_dynamic_key_has_its_row() -> None:

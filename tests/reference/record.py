@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scripts.apache_kafka import ApacheKafka
@@ -24,6 +24,9 @@ from tests.reference.basics import steps
 from tests.reference.conversation import hold
 from tests.reference.partitions import partition_steps
 from tests.reference.quotas import steps as quota_steps
+from tests.reference.security_settings import FILE as SECURITY_FILE
+from tests.reference.security_settings import PAUSE_S as SECURITY_PAUSE_S
+from tests.reference.security_settings import RESTARTS, file_steps, security_steps
 from tests.reference.share_groups import OVERRIDES as SHARE_OVERRIDES
 from tests.reference.share_groups import STATE_SEGMENT, share_steps
 from tests.reference.step import Step
@@ -45,6 +48,8 @@ CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str
     "administration": (administration_steps, {}),
     "answers": (steps, {}),
     "quotas": (quota_steps, {}),
+    "security-file": (file_steps, SECURITY_FILE),
+    "security-settings": (security_steps, {}),
     "partitions": (partition_steps, {}),
     "streams": (streams_steps, OVERRIDES),
     "share": (share_steps, SHARE_OVERRIDES),
@@ -54,6 +59,12 @@ CONVERSATIONS: Mapping[str, tuple[Callable[[], Iterator[Step]], Mapping[str, str
     "prepared": (prepared_steps, TRANSACTION_OVERRIDES),
 }
 """File name -> the conversation, and the broker's properties for it."""
+
+RESTARTED: Mapping[str, Sequence[Callable[[], Iterator[Step]]]] = {"security-settings": RESTARTS}
+"""File name -> what is asked of the same broker after each of its next starts."""
+
+PAUSES_S: Mapping[str, float] = {"security-settings": SECURITY_PAUSE_S}
+"""File name -> the pause after each change, where 1 s would take too long."""
 
 
 def record(name: str) -> None:
@@ -73,7 +84,12 @@ def record(name: str) -> None:
             time.sleep(3)  # the port opens before the broker is unfenced
             if name == "prepared":
                 make_held(kafka.port)
-            answers = hold("127.0.0.1", kafka.port, pause_s=1.0, conversation=conversation)
+            pause_s = PAUSES_S.get(name, 1.0)
+            answers = hold("127.0.0.1", kafka.port, pause_s=pause_s, conversation=conversation)
+        for later in RESTARTED.get(name, ()):
+            with kafka:
+                time.sleep(3)
+                answers |= hold("127.0.0.1", kafka.port, pause_s=pause_s, conversation=later)
         if name == "streams":
             shutil.copy(kafka.data / OFFSETS_SEGMENT, FOLDER / "streams.log")
         if name == "share":

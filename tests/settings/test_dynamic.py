@@ -18,8 +18,8 @@ from kbroker.settings.dynamic import (
     check_key,
     in_force,
     is_accepted,
-    is_security_key,
 )
+from kbroker.settings.listener_keys import PREFIX_ONLY_KEYS
 from kbroker.settings.tables.keys import ConfigError
 from kbroker.settings.tables.table import BROKER_KEYS
 from scripts import configuration_table
@@ -36,6 +36,7 @@ OF_KEY = {
     "max.connections.per.ip.overrides": "127.0.0.1:5",
     "log.cleanup.policy": "compact",
     "log.message.timestamp.type": "LogAppendTime",
+    "ssl.engine.factory.class": "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory",
 }
 
 
@@ -49,10 +50,9 @@ def value_of(fact: dict[str, Any]) -> str:
 def test_keys_are_altered_at_the_scope_that_kafka_allows(fact: dict[str, Any]) -> None:
     name, mode = fact["name"], fact["updateMode"]
     value = value_of(fact)
-    refused_here = is_security_key(name)
     for of_broker in (True, False):
         allowed = mode == "cluster-wide" or (mode == "per-broker" and of_broker)
-        if allowed and not refused_here:
+        if allowed and name not in PREFIX_ONLY_KEYS:
             check_altered(CONFIG, NOTHING, {name: value}, of_broker=of_broker)
         else:
             with pytest.raises(ConfigError):
@@ -66,7 +66,14 @@ def test_keys_are_altered_at_the_scope_that_kafka_allows(fact: dict[str, Any]) -
         pytest.param("log.retention.ms", "0", id="rule"),
         pytest.param("leader.replication.throttled.rate", "-1", id="dynamic only"),
         pytest.param("listener.name.plaintext.max.connections", "x", id="listener"),
-        pytest.param("listener.name.internal.ssl.keystore.password", "x", id="security"),
+        pytest.param("ssl.keystore.password", "x", id="a keystore without a listener"),
+        pytest.param("listener.name.internal.ssl.client.auth", "maybe", id="security"),
+        pytest.param("listener.name.internal.ssl.engine.factory.class", "a.B", id="class"),
+        pytest.param("principal.builder.class", "a.B", id="principals"),
+        pytest.param("super.users", "User:admin", id="super users"),
+        pytest.param("authorizer.class.name", "a.B", id="authorizer"),
+        pytest.param("security.inter.broker.protocol", "SSL", id="protocol of brokers"),
+        pytest.param("listener.name.internal.connections.max.reauth.ms", "5", id="read-only"),
         pytest.param("log.retenton.ms", "5", id="unknown"),
         pytest.param("cordoned.log.dirs", "/nosuch", id="directory"),
         pytest.param("max.connections.per.ip.overrides", "here", id="overrides"),
@@ -78,6 +85,35 @@ def test_values_are_checked_as_in_the_file(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_altered(CONFIG, NOTHING, {name: value}, of_broker=True)
     assert "\n" not in str(refusal.value)
+
+
+KEYSTORE = "listener.name.plaintext.ssl.keystore.location"
+CLIENT_AUTH = "listener.name.plaintext.ssl.client.auth"
+
+
+def test_all_keys_that_fail_a_check_are_named() -> None:
+    values = {"ssl.truststore.type": "JKS", "log.retention.ms": "soon", "ssl.keystore.type": "JKS"}
+    words = r"using the listener prefix: \[ssl\.keystore\.type, ssl\.truststore\.type\]"
+    with pytest.raises(ConfigError, match=words):
+        check_altered(CONFIG, NOTHING, values, of_broker=True)
+
+
+def test_settings_of_one_listener_do_not_come_with_those_of_all() -> None:
+    for values in ({CLIENT_AUTH: "required"}, {"ssl.protocol": "x"}):
+        check_altered(CONFIG, NOTHING, values, of_broker=True)
+    both = {CLIENT_AUTH: "required", "ssl.protocol": "x"}
+    with pytest.raises(ConfigError, match="for existing listener PLAINTEXT together"):
+        check_altered(CONFIG, NOTHING, both, of_broker=True)
+    one_by_one = in_force(CONFIG, Stored({CLIENT_AUTH: "required"}, {}))
+    check_altered(one_by_one, DynamicConfigs({CLIENT_AUTH: "required"}), both, of_broker=True)
+    for name in (KEYSTORE, "listener.name.other.ssl.client.auth"):
+        check_altered(CONFIG, NOTHING, {name: "none", "ssl.protocol": "x"}, of_broker=True)
+
+
+def test_stored_settings_of_tls_are_in_force_and_those_that_promise_more_are_not() -> None:
+    stored = {CLIENT_AUTH: "required", "sasl.jaas.config": "x", "super.users": "User:admin"}
+    config = in_force(CONFIG, Stored(stored, {}))
+    assert config.dynamic == {CLIENT_AUTH: "required", "sasl.jaas.config": "x"}
 
 
 def test_settings_of_all_brokers_are_checked_under_those_of_this_one() -> None:

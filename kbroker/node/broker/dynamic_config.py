@@ -14,6 +14,7 @@ from kbroker.log_lines import shown
 from kbroker.metadata.image import MetadataImage
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.dynamic import acts, broker_key, in_force
+from kbroker.settings.listener_keys import has_no_effect, is_altered_security
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,15 @@ class DynamicConfig:
         if not names:
             return
         logger.info("Node %d: effective settings changed: %s", node_id, _shown(self.current, names))
-        idle = [name for name in names if not acts(name)]
+        security = [name for name in names if name in self.current.dynamic and has_no_effect(name)]
+        if security:
+            logger.warning(
+                "Node %d: its listeners are PLAINTEXT, where these settings of TLS and SASL have no"
+                " effect: %s; connections are not encrypted and clients not authenticated",
+                node_id,
+                shown(", ".join(security)),
+            )
+        idle = [name for name in names if not (acts(name) or is_altered_security(name))]
         if idle:
             text = shown(", ".join(idle))
             logger.warning(

@@ -2,17 +2,20 @@
 
 kbroker serves PLAINTEXT listeners without authentication and authorization. In Kafka the keys below
 decide who may connect and what a client may do; a broker that ignored them would be open to every
-client although its configuration says otherwise. Listeners with an unserved protocol are refused in
-`listeners`. Key material alone (`ssl.keystore.location`) protects nothing in Kafka either, so
-`warnings` names it.
+client although its file says otherwise. Keys of TLS and SASL that are altered while a broker runs
+are accepted, as by a Kafka with PLAINTEXT listeners (`listener_keys`). Listeners with an unserved
+protocol are refused in `listeners`. Key material alone (`ssl.keystore.location`) protects nothing
+in Kafka either, so `warnings` names it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
+from kbroker.settings.listener_keys import is_altered_security
 from kbroker.settings.tables.keys import ConfigError
 from kbroker.settings.tables.table import BROKER_KEYS
 
@@ -37,10 +40,14 @@ _HARMLESS: Final[Mapping[str, str]] = {"allow.everyone.if.no.acl.found": "true"}
 """Values of the authorizer's keys without effect; the keys are not in Kafka's own table."""
 
 
-def refuse_unserved(explicit: Mapping[str, str]) -> None:
+def refuse_unserved(
+    explicit: Mapping[str, str], dynamic: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Raises ConfigError if a setting requires authentication or authorization. The message lists
-    every such setting.
+    every such setting. dynamic: the settings altered while the broker runs.
     """
+    altered = {name: text for name, text in dynamic.items() if not is_altered_security(name)}
+    explicit = {**explicit, **altered}
     found = [name for name, value in explicit.items() if _promises_security(name, value)]
     if not found:
         return

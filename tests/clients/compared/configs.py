@@ -101,14 +101,6 @@ def another(error: str, kafka: str, kbroker: str, reason: str) -> Difference:
     return Difference(reason, dict(pairs))
 
 
-NO_TLS: Final = another(
-    "InvalidRequest",
-    "These security configs can be dynamically updated only per-listener using the listener prefix:"
-    " [ssl.keystore.location]",
-    "ssl.keystore.location: this version of kbroker serves neither TLS nor SASL, so that the setting"
-    " would protect nothing",
-    "kbroker serves neither TLS nor SASL yet",
-)
 NO_PLUGINS: Final = Difference(
     "Kafka keeps an unknown setting of a broker for plug-ins; kbroker has none, and refuses it as a "
     "misspelling",
@@ -154,7 +146,7 @@ BROKERS: Final = Session(
         configs("describe with a config of a listener", f"{BROKER} --describe"),
         configs("a read-only config", f"{BROKER} --alter --add-config num.partitions=4"),
         configs("a read-only default", f"{DEFAULT} --alter --add-config broker.id=4"),
-        configs("a config of a broker as the default", f"{DEFAULT} --alter --add-config ssl.keystore.location=/x", differs=NO_TLS),
+        configs("a config of a broker as the default", f"{DEFAULT} --alter --add-config ssl.keystore.location=/x"),
         configs("an unknown config", f"{BROKER} --alter --add-config nonsense=1", differs=NO_PLUGINS),
         configs("describe with an unknown config", f"{BROKER} --describe", differs=NOT_STORED),
         configs("a value of another type", f"{BROKER} --alter --add-config log.retention.ms=soon"),

@@ -267,7 +267,8 @@ def test_a_listener_is_opened_while_running_and_registered_at_the_next_start(
         pytest.param("1", "log.retenton.ms", 0, "5", 40, "did you mean", id="unknown"),
         pytest.param("1", "num.io.threads", 0, "99", 42, "double", id="pool"),
         pytest.param("1", "listeners", 0, "PLAINTEXT://:1", 42, "The address of", id="listeners"),
-        pytest.param("1", "listener.name.a.ssl.key.password", 0, "x", 42, "TLS", id="security"),
+        pytest.param("1", "ssl.key.password", 0, "x", 42, "per-listener", id="security"),
+        pytest.param("1", "principal.builder.class", 0, "a.B", 42, "a.B could not", id="class"),
         pytest.param("2", "log.retention.ms", 0, "5", 42, "expected 1", id="another broker"),
         pytest.param("x", "log.retention.ms", 0, "5", 42, "an integer", id="no broker"),
         pytest.param("1", "log.retention.ms", 2, "5", 40, "append is not allowed", id="append"),
@@ -287,6 +288,24 @@ def test_what_cannot_be_altered_is_refused_in_one_line(
     assert code == error, message
     assert message is not None and words in message and "\n" not in message
     assert describe(broker, "").keys() == {ELR}
+
+
+def test_settings_of_tls_are_said_to_have_no_effect(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["listener.name.plaintext.ssl.keystore.password", "sasl.jaas.config"]
+    with caplog.at_level(logging.INFO):
+        for name in names:
+            assert alter(broker, "1", (name, 0, "hunter2")) == (0, None)
+        broker.restart()
+        lines = [record.getMessage() for record in caplog.records]
+        expected = [f"have no effect: {listed};" for listed in (*names, ", ".join(names))]
+        said = [line for line in lines if "PLAINTEXT, where" in line]
+        assert [words in line for words, line in zip(expected, said, strict=True)] == [True] * 3
+        assert not any("hunter2" in line or "without effect" in line for line in lines)
+        caplog.clear()
+        assert alter(broker, "1", *((name, 1, None) for name in names)) == (0, None)
+        assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 def test_nothing_is_stored_on_trial(broker: EmbeddedBroker) -> None:

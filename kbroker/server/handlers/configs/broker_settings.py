@@ -21,6 +21,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.handlers.configs.broker_loggers import alter_levels
 from kbroker.server.services import NodeServices, Services
 from kbroker.settings.dynamic import broker_key, check_altered, stored_configs
+from kbroker.settings.listener_keys import listener_of
 from kbroker.settings.tables.keys import ConfigError, ConfigType, ResourceType
 
 _OPERATIONS: Final = frozenset[int](Operation)
@@ -85,7 +86,7 @@ def _check_operations(resource: AlteredResource) -> None:
         if operation not in _OF_LISTS:
             continue
         key = broker_key(name)
-        if key is None:
+        if key is None or listener_of(name) is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {shown(name)}")
         if key.type is not ConfigType.LIST:
             verb = Operation(operation).name.lower()
