@@ -25,6 +25,11 @@ _PYTHON_TRACE = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^[\w.]*?(\w*(?:Error|Exception|Refused)): (.+)$", re.MULTILINE)
 
 
+_DELETED_UNREAD = re.compile(
+    r"OffsetOutOfRangeException: .*?\boffset=(\d+).* out of range for partition (\S+)"
+)
+
+
 def first_cause(error: BaseException) -> str:
     """The line that names the cause of a failure in Java or in a Python worker, at most 500
     characters; all of it with SPARK_JOBS_TRACE set.
@@ -36,7 +41,16 @@ def first_cause(error: BaseException) -> str:
     raised = _PYTHON_ERROR.findall(trace) if is_python else []
     if raised:
         name, message = raised[-1]
+        if "No module named" in message:
+            return f"{message} in Spark's Python workers: their Python needs it, as this one does"
         return f"{name}: {message}"[:500]
+    deleted = _DELETED_UNREAD.search(text)
+    if deleted is not None:
+        offset, partition = deleted.groups()
+        return (
+            f"{partition} has no offset {offset} any more: records were deleted before they were "
+            "read. The next start says how many, and which options go on behind them"
+        )
     causes = [line.strip() for line in text.splitlines() if "Caused by:" in line]
     lines = text.strip().splitlines() or [type(error).__name__]
     return (causes[-1].removeprefix("Caused by: ") if causes else lines[0])[:500]

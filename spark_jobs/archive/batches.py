@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import batch_ends
@@ -64,10 +63,9 @@ class ArchiveBatches:
     def _archive(self, frame: DataFrame, batch_id: int) -> None:
         output = self.store.folder
         commit = self.store.newest()
-        if commit is None or (commit.checkpoint_id, commit.query) != (
-            self.checkpoint_id,
-            self.query_number,
-        ):
+        if commit is None:
+            raise _vanished(output)
+        if (commit.checkpoint_id, commit.query) != (self.checkpoint_id, self.query_number):
             raise StartRefused(f"another run writes to {output}: this one ends")
         if commit.batch_id >= batch_id:  # stored; Spark was ended before it noted that
             return
@@ -76,13 +74,19 @@ class ArchiveBatches:
             raise JobError(f"{self.query} has no offsets of batch {batch_id}: the folder vanished")
         topics = self._look(commit)
         topic_ids = {name: facts.topic_id for name, facts in topics.items()}
-        check = partial(check_lease, output, LEASE, self.lease_id)
-        following = self.store.write(frame, commit, Batch(batch_id, ends, topic_ids, check))
+        following = self.store.write(frame, commit, Batch(batch_id, ends, topic_ids, self._check))
         identity = read_identity(self.checkpoint)
         if identity is not None:
             write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
         if self.on_commit is not None:
             self.on_commit(following)
+
+    def _check(self) -> None:
+        """See `Batch`."""
+        output = self.store.folder
+        if self.store.newest() is None:
+            raise _vanished(output)
+        check_lease(output, LEASE, self.lease_id)
 
     def _look(self, commit: Commit) -> Topics:
         """The topics now; empty if the cluster cannot be asked. Raises StartRefused for a topic
@@ -101,6 +105,13 @@ class ArchiveBatches:
                     "beside the old records"
                 )
         return view.topics
+
+
+def _vanished(output: Folder) -> JobError:
+    return JobError(
+        f"what {output} held has vanished (a disk that is gone?): nothing of this batch is "
+        "visible. Bring it back and start again"
+    )
 
 
 def batches_of(opened: Opened) -> ArchiveBatches:

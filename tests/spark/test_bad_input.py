@@ -138,6 +138,53 @@ def test_executors_without_pyarrow(
     assert pq.read_table(tmp_path / "out").num_rows == RECORDS
 
 
+READS = """
+import sys
+from spark_jobs.data_source.source import register
+from spark_jobs.errors import first_cause
+from spark_jobs.session import open_session
+
+with open_session("reads", {"spark.master": "local[1]"}) as spark:
+    register(spark)
+    frame = spark.read.format("kbroker").option("kafka.bootstrap.servers", sys.argv[1])
+    try:
+        print(frame.option("subscribe", sys.argv[2]).load().select("value").distinct().count())
+    except Exception as error:
+        print(first_cause(error))
+"""
+
+
+def test_executors_without_a_codec(
+    bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    """The connector brings its codecs in Java; the format `kbroker` decompresses in Python."""
+    topic, hidden = new_topic(1), tmp_path / "hidden"
+    records = [Sent(None, b"%d" % n * 50, (), 1_700_000_000_000, 0) for n in range(RECORDS)]
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="lz4", idempotent=True)
+    hidden.mkdir()
+    (hidden / "lz4.py").write_text("raise ModuleNotFoundError(\"No module named 'lz4'\")\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{hidden}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    def run(worker: str) -> str:
+        environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker}
+        return subprocess.run(
+            [sys.executable, "-c", READS, bootstrap, topic],
+            cwd=tmp_path,
+            env=os.environ | environment | {"PYSPARK_DRIVER_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    said = run(str(python))
+    assert said == (
+        "No module named 'lz4' in Spark's Python workers: their Python needs it, as this one does\n"
+    )
+    assert run(sys.executable) == f"{RECORDS}\n"
+
+
 @pytest.fixture
 def large(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path / "data", overrides=HUGE_BATCH) as broker:

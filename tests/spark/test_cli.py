@@ -233,6 +233,12 @@ def test_settings_of_our_own_session(monkeypatch: pytest.MonkeyPatch) -> None:
             "OSError: [Errno 28] No space left on device\n\n\tat org.apache\n",
             "OSError: [Errno 28] No space left on device",
         ),
+        (
+            "Job aborted\nTraceback (most recent call last):\n  File x\n"
+            "ModuleNotFoundError: No module named 'lz4'\n\n\tat org.apache\n",
+            "No module named 'lz4' in Spark's Python workers: their Python needs it, as this one "
+            "does",
+        ),
         ("", "RuntimeError"),
     ],
 )

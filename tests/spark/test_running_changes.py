@@ -4,6 +4,7 @@ and no loss is silent.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ import pytest
 from kbroker.testing.process import BrokerProcess
 from spark_jobs.archive import ArchiveOptions, archive
 from spark_jobs.archive.job import Summary
+from spark_jobs.archive.opening import LEASE
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.java import java_problem
 from spark_jobs.progress import BatchProgress, Reporter
@@ -134,15 +136,40 @@ def test_records_that_are_deleted_before_they_are_read(
         job.wait_for(10)
         fill(bootstrap, topic, range(10, 30))
         delete_to(bootstrap, topic, 15)
-        with pytest.raises(JobError, match=r"OffsetOutOfRange") as raised:
+        with pytest.raises(JobError) as raised:
             job.wait_for(20)
-    assert "\n" not in str(raised.value)
+    assert str(raised.value) == (
+        f"archive stopped: {topic}-0 has no offset 10 any more: records were deleted before they "
+        "were read. The next start says how many, and which options go on behind them"
+    )
     assert archived(output) == list(range(10))
     options = ArchiveOptions(str(output), bootstrap, topic)
     with pytest.raises(StartRefused, match="5 offsets were deleted unread"):
         archive(spark, options)
     archive(spark, replace(options, resume_from="output"))
     assert archived(output) == [*range(10), *range(15, 30)]
+
+
+def test_an_output_that_vanishes(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """As when its disk is unmounted: an empty folder is left, to which a writer could go on."""
+    topic, output, elsewhere = new_topic(1), tmp_path / "out", tmp_path / "elsewhere"
+    fill(bootstrap, topic, range(10))
+    with running(spark, bootstrap, topic, output, PAUSE) as job:
+        job.wait_for(10)
+        output.rename(elsewhere)
+        output.mkdir()
+        fill(bootstrap, topic, range(10, 30))
+        with pytest.raises(JobError, match=f"{output}.* vanished") as raised:
+            job.wait_for(20)
+    assert "\n" not in str(raised.value)
+    assert not [path for path in output.rglob("*.parquet") if path.is_file()]
+    shutil.rmtree(output)
+    elsewhere.rename(output)
+    (output / LEASE).unlink()  # another process would take it over, as its holder is gone
+    assert archive(spark, ArchiveOptions(str(output), bootstrap, topic)).archived == 30
+    assert archived(output) == list(range(30))
 
 
 def test_records_that_are_deleted_once_they_are_read(
