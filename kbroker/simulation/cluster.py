@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -128,13 +129,15 @@ class SimulatedNode:
             await broker.start()
         except StartupError as error:
             logger.warning("node %d failed to start: %s", self.id, error)
-            self._loop.call_later(RESTART_S, self._start_again, context=Context())
+            again = partial(self._start_again, self._process)
+            self._loop.call_later(RESTART_S, again, context=Context())
             return
         self._failed(self, await broker.wait_failed())
 
-    def _start_again(self) -> None:
-        if self._is_wanted:
-            self._loop.end(self._process)
+    def _start_again(self, process: SimulatedProcess) -> None:
+        """Start after a process that could not; no effect if another was started meanwhile."""
+        if self._is_wanted and self._process is process:
+            self._loop.end(process)
             self.start()
 
     def kill(self) -> None:

@@ -9,7 +9,7 @@ from unittest import mock
 from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.model import TopicPartition
-from kbroker.simulation.cluster import DRAWN_SETTINGS
+from kbroker.simulation.cluster import DRAWN_SETTINGS, RESTART_S
 from kbroker.testing.cluster_state import create_topics, partition_states, unhealed
 from tests.simulation.worlds import SimulatedWorld
 
@@ -63,6 +63,27 @@ def test_a_killed_leader_is_replaced_and_comes_back_with_its_data(tmp_path: Path
         assert first.lives == 2
         logs = {node.log_bytes(str(EVENTS)) for node in world.cluster.nodes.values()}
         assert len(logs) == 1 and b"one" in min(logs) and b"two" in min(logs)
+
+    world.run(script)
+
+
+def test_a_node_that_was_stopped_in_its_start_is_started_once(tmp_path: Path) -> None:
+    """Its failed start is not tried again beside the new process, whose directories are locked."""
+    world = SimulatedWorld(tmp_path)
+
+    async def script() -> None:
+        first, *others = world.cluster.nodes.values()
+        first.start()
+        await asyncio.sleep(0.5)
+        await first.stop()
+        first.kill()
+        first.start()
+        for node in others:
+            node.start()
+        await create_topics(world.bootstrap, {"events": 1}, 3)
+        await asyncio.sleep(2 * RESTART_S)
+        assert first.lives == 2
+        await healed(world)
 
     world.run(script)
 
