@@ -111,6 +111,10 @@ def assign_range(
 class GroupConsumer:
     """Reads the partitions that the group assigns to it. An async context manager: leaves the group
     at the end.
+
+    join_count: how many times it has joined. After each time it reads from the committed offsets,
+    also if the generation is the same: a follower that joins a stable group again starts no new
+    one.
     """
 
     def __init__(
@@ -127,6 +131,7 @@ class GroupConsumer:
         self.consumer = Consumer(client, self.config.consumer)
         self.member_id = ""
         self.generation_id = -1
+        self.join_count = 0
         self._stable = False
         self._failure: KafkaError | None = None
         self._committed: dict[TopicPartition, int] = {}
@@ -261,6 +266,7 @@ class GroupConsumer:
         synced = await self._ask(sync, SyncGroupResponse, timeout_s=self._join_timeout_s)
         self._check_joining(synced.error_code, "SyncGroup")
         await self._start(_assigned(synced.assignment))
+        self.join_count += 1
         self._stable = True
 
     async def _assign(

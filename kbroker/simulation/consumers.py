@@ -81,11 +81,11 @@ class Member:
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self, member: GroupConsumer) -> None:
-        generation_id = -1
+        join_count = 0
         while True:
             records = await member.poll()
-            if member.generation_id != generation_id:
-                generation_id = member.generation_id
+            if member.join_count != join_count:
+                join_count = member.join_count
                 self.reads.session += 1
                 await fetch_committed(self._workload, self._group, member.assignment)
             self.reads.take(records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,32 @@ def test_a_rebalance_is_joined(run: Run) -> None:
                     await member.poll()
                 assert await member.poll() == []  # nothing twice: it committed before it joined
                 assert coordinator.generation == member.generation_id == 2
+
+    run(test)
+
+
+def test_a_member_that_joins_its_generation_again_reads_from_the_committed_offsets(
+    run: Run,
+) -> None:
+    """A coordinator answers a member that joins a stable group, unchanged, with the generation that
+    there is.
+    """
+
+    async def test(broker: Any) -> None:
+        coordinator = Coordinator(broker)
+        config = replace(CONFIG, auto_commit=False)
+        async with Client(broker.address) as client:
+            await fill(client, 4)
+            async with GroupConsumer(client, "g", ["events"], config) as member:
+                assert len(await member.poll()) == 4
+                assert member.join_count == 1
+                coordinator.generation -= 1  # the next join gets the same
+                code = ErrorCode.REBALANCE_IN_PROGRESS
+                broker.script(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=code))
+                while member._stable:
+                    await member.poll()
+                assert len(await member.poll()) == 4
+                assert (member.generation_id, member.join_count) == (1, 2)
 
     run(test)
 
