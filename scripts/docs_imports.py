@@ -25,13 +25,23 @@ def marks_of(path: Path) -> set[str]:
     seen = set(waiting)
     while waiting:
         module, name = waiting.pop()
-        for node in nodes_of(module, name):
-            marks.update(marks_in(node))
-            for found in used_in(node, module):
-                if found not in seen:
-                    seen.add(found)
-                    waiting.append(found)
+        own, used = marks_and_uses(module, name)
+        marks |= own
+        waiting += used - seen
+        seen |= used
     return marks
+
+
+@cache
+def marks_and_uses(path: Path, name: str) -> tuple[frozenset[str], frozenset[tuple[Path, str]]]:
+    """The marks in what defines a name of a module, and the names that it uses, with their
+    modules.
+    """
+    marks, used = set[str](), set[tuple[Path, str]]()
+    for node in nodes_of(path, name):
+        marks.update(marks_in(node))
+        used.update(used_in(node, path))
+    return frozenset(marks), frozenset(used)
 
 
 def nodes_of(path: Path, name: str) -> list[ast.AST]:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 
 SUPPORTED = (17, 21)
 """Java releases that Spark 4.0 runs on."""
@@ -30,8 +31,11 @@ def java_command() -> str | None:
     return shutil.which("java")
 
 
+@cache
 def java_major_version(command: str) -> int | None:
-    """The major version `command -version` prints (8 for 1.8), None if it can't be run or read."""
+    """The major version `command -version` prints (8 for 1.8), None if it can't be run or read.
+    Asked of each command once in a process, since it starts a JVM.
+    """
     try:
         run = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

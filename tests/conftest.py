@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -128,6 +128,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return order.get("/".join(item.path.parts[-2:]), len(order))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """20,000 tests and all modules are 300 MB of objects that live to the end. The collector of
+    garbage does not visit them, neither while they are made nor in any test.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

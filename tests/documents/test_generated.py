@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -28,13 +29,22 @@ from tests.cli.test_app import LEAVES, TREE
 from tests.clients.compared.row import SCRIPTS
 from tests.documents.pages import ROOT
 
-COMMANDS = docs_commands.page()
-COMPATIBILITY = docs_compatibility.page()
+
+@cache
+def commands_page() -> str:
+    """Not made at import: each worker imports this module, and one runs its tests."""
+    return docs_commands.page()
+
+
+@cache
+def compatibility_page() -> str:
+    """Made when a test first reads it, as `commands_page` is."""
+    return docs_compatibility.page()
 
 
 def section(title: str) -> str:
     """What stands below the heading of a command."""
-    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", COMMANDS, re.M | re.S)
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", commands_page(), re.M | re.S)
     assert found is not None, title
     return found[1]
 
@@ -109,7 +119,7 @@ def test_the_facts_of_a_configuration(name: str, cells: str) -> None:
 
 
 def test_every_api() -> None:
-    rows = re.findall(r"^\| (\d+) \| (\w+) \| ([^|]*) \|", COMPATIBILITY, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| ([^|]*) \|", compatibility_page(), re.MULTILINE)
     assert [(int(key), name) for key, name, _ in rows] == [
         (int(key), info.name) for key, info in sorted(APIS.items())
     ]
@@ -132,7 +142,7 @@ def test_every_api() -> None:
     ],
 )
 def test_the_facts_of_an_api(row: str) -> None:
-    assert row in COMPATIBILITY
+    assert row in compatibility_page()
 
 
 def test_every_client_is_in_tests_and_has_the_version_that_is_installed() -> None:
