@@ -39,10 +39,14 @@ is one. Each other number is encoded once for its block.
 
 _BINARY: Final = pa.binary()
 _TIME: Final = "timestamp"
-_NO_HEADERS: Final = b"\x00"
-_NULL: Final = b"\x01"
+
+# Made once: each conversion of a Python value lets Arrow search for the package dateutil, which
+# takes up to a millisecond where it is not installed.
+_EMPTY: Final = pa.scalar(b"", _BINARY)
+_ZERO: Final = pa.scalar(b"\x00", _BINARY)
+"""The attributes of a record, the varint of 0."""
+_NULL: Final = pa.scalar(b"\x01", _BINARY)
 """The varint of length -1."""
-_ATTRIBUTES: Final = b"\x00"
 
 
 class Encoded(NamedTuple):
@@ -86,8 +90,8 @@ def target_blocks(
         encoded = column.cast(pa.string()).dictionary_encode()
         topics = encoded.dictionary.to_pylist()
         # A partition is an int of 32 bits, so that topic and partition fit into one number.
-        shifted = pc.shift_left(encoded.indices.cast(pa.int64()), 32)
-        places = pc.add(shifted, pc.add(partitions, 1 << 31))
+        shifted = pc.shift_left(encoded.indices.cast(pa.int64()), _scalar(32))
+        places = pc.add(shifted, pc.add(partitions, _scalar(1 << 31)))
     if pc.min_max(places)["min"] != pc.min_max(places)["max"]:
         order = pc.array_sort_indices(places)  # it is stable
         batch, places = batch.take(order), places.take(order)
@@ -111,7 +115,9 @@ def record_block(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
     """The block of rows with the columns of `rows`. Raises ValueError for a header without key."""
     names, count = batch.schema.names, batch.num_rows
     if TIMESTAMP in names:
-        times = pc.fill_null(batch.column(names.index(TIMESTAMP)), now_ms)
+        times = batch.column(names.index(TIMESTAMP))
+        if times.null_count:
+            times = pc.fill_null(times, now_ms)
     else:
         times = pa.repeat(pa.scalar(now_ms, pa.int64()), count)
     if KEY in names:
@@ -169,14 +175,14 @@ def joined_blocks(blocks: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _headers_of(block: pa.RecordBatch) -> pa.BinaryArray:
     if HEADERS in block.schema.names:
         return block.column(HEADERS)
-    return pa.repeat(pa.scalar(_NO_HEADERS, _BINARY), block.num_rows)
+    return pa.repeat(_ZERO, block.num_rows)
 
 
 def compacted(block: pa.RecordBatch) -> pa.RecordBatch:
     """The block in memory of its own, if it is a slice that would keep much more alive."""
     if block.get_total_buffer_size() <= 2 * block.nbytes:
         return block
-    return block.take(pa.array(range(block.num_rows), pa.int32()))
+    return block.take(_counted(_table_size(block.num_rows)).slice(0, block.num_rows))
 
 
 def sizes(block: pa.RecordBatch) -> Sequence[int]:
@@ -184,12 +190,12 @@ def sizes(block: pa.RecordBatch) -> Sequence[int]:
 
     A buffer of its own; `bisect` searches it.
     """
-    total = pc.add(pc.fill_null(pc.binary_length(block.column(VALUE)), 0), RECORD_OVERHEAD_BYTES)
+    total = pc.add(_lengths(block.column(VALUE), 0), _scalar(RECORD_OVERHEAD_BYTES))
     if block.column(KEY).null_count < block.num_rows:
-        total = pc.add(total, pc.fill_null(pc.binary_length(block.column(KEY)), 0))
+        total = pc.add(total, _lengths(block.column(KEY), 0))
     if HEADERS in block.schema.names:
-        total = pc.add(total, pc.binary_length(block.column(HEADERS)))
-    ends = pc.cumulative_sum(total.cast(pa.int64()))
+        total = pc.add(total, _lengths(block.column(HEADERS), 0))
+    ends = pc.cumulative_sum(total)
     return memoryview(ends.buffers()[1]).cast("B").cast("q")[: len(ends)]
 
 
@@ -197,32 +203,35 @@ def encode_block(block: pa.RecordBatch) -> Encoded:
     """The records as they are in a batch whose first offset is that of the first record."""
     times = block.column(_TIME)
     low, high = pc.min_max(times).as_py().values()
-    base = times[0].as_py()
-    parts: list[pa.Array | bytes] = [_ATTRIBUTES]
-    parts.append(_ATTRIBUTES if low == high else _varints(pc.subtract(times, base)))
+    first = times[0]
+    parts: list[pa.Array | pa.Scalar] = [_ZERO]
+    parts.append(_ZERO if low == high else _varints(pc.subtract(times, first)))
     parts.append(_varint_table(_table_size(block.num_rows)).slice(1, block.num_rows))
     for name in (KEY, VALUE):
         parts += _with_lengths(block.column(name))
     if HEADERS in block.schema.names:
         parts.append(block.column(HEADERS))
     else:
-        parts.append(_NO_HEADERS)
-    lengths = pa.scalar(sum(len(part) for part in parts if isinstance(part, bytes)), pa.int64())
+        parts.append(_ZERO)
+    lengths = _scalar(sum(isinstance(part, pa.Scalar) for part in parts))  # a byte each
     for part in parts:
-        if not isinstance(part, bytes):
-            lengths = pc.add(lengths, pc.binary_length(part).cast(pa.int64()))
-    joined = pc.binary_join_element_wise(_varints(lengths), *parts, b"")
-    return Encoded(_content(joined), base, high)
+        if isinstance(part, pa.Array):
+            lengths = pc.add(lengths, _lengths(part, 0))
+    joined = pc.binary_join_element_wise(_varints(lengths), *parts, _EMPTY)
+    return Encoded(_content(joined), first.as_py(), high)
 
 
-def _with_lengths(values: pa.BinaryArray) -> list[pa.Array | bytes]:
+def _with_lengths(values: pa.BinaryArray) -> list[pa.Array | pa.Scalar]:
     """The values, each behind its length."""
     if values.null_count == len(values):
         return [_NULL]
-    lengths = pc.binary_length(values)
-    if values.null_count:
-        values, lengths = pc.fill_null(values, b""), pc.fill_null(lengths, -1)
-    return [_varints(lengths), values]
+    lengths = _varints(_lengths(values, -1))
+    return [lengths, pc.fill_null(values, _EMPTY) if values.null_count else values]
+
+
+def _lengths(values: pa.BinaryArray, of_null: int) -> pa.Int64Array:
+    lengths = pc.binary_length(values).cast(pa.int64())
+    return pc.fill_null(lengths, _scalar(of_null)) if values.null_count else lengths
 
 
 def _content(values: pa.BinaryArray) -> pa.Buffer:
@@ -237,7 +246,7 @@ def _varints(numbers: pa.Array) -> pa.BinaryArray:
     numbers = numbers.cast(pa.int64())
     low, high = pc.min_max(numbers).as_py().values()
     if low >= -1 and high < TABLE_VARINTS:
-        return _varint_table(_table_size(high + 1)).take(pc.add(numbers, 1))
+        return _varint_table(_table_size(high + 1)).take(pc.add(numbers, _scalar(1)))
     known = numbers.dictionary_encode()
     return pa.array(map(_varint, known.dictionary.to_pylist()), _BINARY).take(known.indices)
 
@@ -254,6 +263,18 @@ def _table_size(count: int) -> int:
 
 
 @cache
+def _scalar(number: int) -> pa.Int64Scalar:
+    """For the few numbers that the kernels get."""
+    return pa.scalar(number, pa.int64())
+
+
+@cache
+def _counted(count: int) -> pa.Int64Array:
+    """0, 1, 2, ... up to count, exclusive."""
+    return pa.array(range(count), pa.int64())
+
+
+@cache
 def _varint_table(count: int) -> pa.BinaryArray:
     """The varints of -1 up to count, exclusive."""
     return pa.array(map(_varint, range(-1, count)), _BINARY)
@@ -264,32 +285,30 @@ def _header_bytes(headers: pa.Array) -> pa.BinaryArray:
 
     Raises ValueError for a header without key.
     """
-    counts = pc.fill_null(pc.list_value_length(headers), 0)
+    counts = pc.fill_null(pc.list_value_length(headers).cast(pa.int64()), _scalar(0))
     items = headers.flatten()
     keys, contents = items.field(0), items.field(1)
     if keys.null_count:
         raise ValueError(NO_HEADER_KEY)
     each = pc.binary_join_element_wise(
-        *_with_lengths(keys.cast(_BINARY)), *_with_lengths(contents.cast(_BINARY)), b""
+        *_with_lengths(keys.cast(_BINARY)), *_with_lengths(contents.cast(_BINARY)), _EMPTY
     )
     # Rows are neighbours in `each`: their bounds in its bytes are those of their first headers.
-    firsts = pc.cumulative_sum(
-        pa.concat_arrays([pa.array([0], pa.int64()), counts.cast(pa.int64())])
-    )
+    firsts = pc.cumulative_sum(pa.concat_arrays([_counted(1), counts]))
     bounds = pa.Array.from_buffers(
         pa.int32(), len(each) + 1, [None, each.buffers()[1]], offset=each.offset
     )
     rows = pa.Array.from_buffers(
         _BINARY, len(headers), [None, bounds.take(firsts).buffers()[1], each.buffers()[2]]
     )
-    return pc.binary_join_element_wise(_varints(counts), rows, b"")
+    return pc.binary_join_element_wise(_varints(counts), rows, _EMPTY)
 
 
 def add_sources(spans: list[Span], sources: pa.Int64Array) -> None:
     """Append the source offsets of rows that follow those in `spans`."""
     following = spans[-1].sequence + spans[-1].length if spans else 0
     steps = pc.subtract(sources.slice(1), sources.slice(0, len(sources) - 1))
-    breaks: Iterable[int] = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
+    breaks: Iterable[int] = pc.indices_nonzero(pc.not_equal(steps, _scalar(1))).to_pylist()
     starts = [0, *(place + 1 for place in breaks)]
     for start, end in zip(starts, [*starts[1:], len(sources)], strict=True):
         add_span(spans, following + start, sources[start].as_py(), end - start)
