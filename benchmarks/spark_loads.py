@@ -248,7 +248,8 @@ class SparkCpu:
     """CPU time of the driver, its JVM and all Python workers in a block. seconds: behind it.
 
     Looked at several times a second: of a worker that the JVM kills nothing is left to ask
-    afterwards, since not all of them have a parent that waits for them.
+    afterwards, since not all of them have a parent that waits for them. What looking costs, which
+    grows with the time that a run takes and with the machine's processes, is left out.
     """
 
     def __init__(self, jvm: int) -> None:
@@ -259,6 +260,7 @@ class SparkCpu:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._driver_s = 0.0
+        self._looking_s = 0.0
 
     def __enter__(self) -> Self:
         self._driver_s = time.process_time()
@@ -270,14 +272,15 @@ class SparkCpu:
     def __exit__(self, *_exception: object) -> None:
         self._is_over.set()
         self._thread.join()
+        driver_s = time.process_time() - self._driver_s
         self._look()
         ticks = sum(value - self._first.get(key, 0) for key, value in self._last.items())
-        driver_s = time.process_time() - self._driver_s
-        self.seconds = driver_s + ticks / os.sysconf("SC_CLK_TCK")
+        self.seconds = driver_s - self._looking_s + ticks / os.sysconf("SC_CLK_TCK")
 
     def _watch(self) -> None:
         while not self._is_over.wait(LOOK_S):
             self._look()
+        self._looking_s = time.thread_time()
 
     def _look(self) -> None:
         parents = process_parents()

@@ -144,10 +144,6 @@ def start_archive(
     """Start the query of an opened archive. Raises JobError."""
     options = archive_.options
     ship(spark)
-    if options.lake is None:
-        from .staged_parquet import register
-
-        register(spark)
     try:
         check_kafka_source(spark)
         with arrow_batches(spark, archive_.view.record_bytes):

@@ -10,7 +10,7 @@ from kbroker.protocol.batches.records import Header
 
 from ..decoding.decoder import Decoder
 from ..decoding.errors import Undecodable
-from ..exactly_once.batches import estimate
+from ..exactly_once.records import estimate
 
 _BATCH_BYTES: Final = 61
 """A record travels in a batch, whose header has this size."""

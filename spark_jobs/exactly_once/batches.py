@@ -6,25 +6,31 @@ A producer epoch is used for one transaction, and one task attempt writes to a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.client.cluster import TopicPartition
-from kbroker.protocol.batches.batch_builder import build_batch
-from kbroker.protocol.batches.records import Header, iter_records
+from kbroker.protocol.batches.batch_builder import replace_records
+from kbroker.protocol.batches.batch_header import MAGIC, TRANSACTIONAL_FLAG, BatchHeader
+from kbroker.protocol.batches.records import iter_records
 
-from .errors import Failure, TaskFailure
+from .blocks import (
+    block_of,
+    compacted,
+    encode_block,
+    first_record,
+    joined_blocks,
+    sizes,
+)
 from .grant import Grant
+from .records import MAX_SEQUENCE, record_too_large
 
-RECORD_OVERHEAD_BYTES: Final = 24
-"""Estimate of a record's size besides key, value and headers: length, deltas, counts."""
-HEADER_OVERHEAD_BYTES: Final = 4
-MAX_SEQUENCE: Final = 0x7FFFFFFF
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MAX_REQUEST_BYTES: Final = 100 * 1024 * 1024 - 16 * 1024
 """A broker closes the connection of a longer request (socket.request.max.bytes by default)."""
-
-RecordFields = tuple[int, bytes | None, bytes | None, Sequence[Header]]
-"""Timestamp in ms, key, value, headers."""
 
 
 class SealedBatch(NamedTuple):
@@ -41,10 +47,10 @@ class _Open:
     total_records: those in batches.
     """
 
-    __slots__ = ("base_sequence", "records", "size_bytes", "total_records")
+    __slots__ = ("base_sequence", "blocks", "size_bytes", "total_records")
 
     def __init__(self) -> None:
-        self.records: list[RecordFields] = []
+        self.blocks: list[pa.RecordBatch] = []
         self.size_bytes = 0
         self.base_sequence = 0
         self.total_records = 0
@@ -64,22 +70,32 @@ class BatchBuffer:
         self._buffer_bytes = grant.limits.buffer_bytes
         self._size_bytes = 0
 
-    def add(self, topic_partition: TopicPartition, record: RecordFields) -> Sequence[SealedBatch]:
-        """Returns the batches to be sent now, oldest first: mostly none. Raises TaskFailure for a
-        record that the topic does not take.
+    def add(self, topic_partition: TopicPartition, block: pa.RecordBatch) -> list[SealedBatch]:
+        """Take the records of a block (`blocks`). Returns the batches to be sent now, oldest first:
+        mostly none for a few records. Raises TaskFailure for a record that the topic does not take.
         """
         collected = self._open.get(topic_partition)
         if collected is None:
             collected = self._open[topic_partition] = _Open()
-        size_bytes = estimate(record)
-        sealed: Sequence[SealedBatch] = ()
-        if collected.records and collected.size_bytes + size_bytes > self._batch_bytes:
-            sealed = self._seal(topic_partition, collected)
-        collected.records.append(record)
-        collected.size_bytes += size_bytes
-        self._size_bytes += size_bytes
-        if self._size_bytes > self._buffer_bytes:
-            sealed = [*sealed, *self.seal_all()]
+        sealed: list[SealedBatch] = []
+        ends = sizes(block)
+        start, taken_bytes = 0, 0
+        while start < len(ends):
+            room = taken_bytes + self._batch_bytes - collected.size_bytes
+            end = bisect_right(ends, room, start)
+            if end == start and collected.blocks:
+                sealed += self._seal(topic_partition, collected)
+                continue
+            end = max(end, start + 1)
+            size_bytes, taken_bytes = ends[end - 1] - taken_bytes, ends[end - 1]
+            piece = block.slice(start, end - start)
+            is_left_open = end == len(ends)
+            collected.blocks.append(compacted(piece) if is_left_open else piece)
+            collected.size_bytes += size_bytes
+            self._size_bytes += size_bytes
+            start = end
+            if self._size_bytes > self._buffer_bytes:
+                sealed += self.seal_all()
         return sealed
 
     def seal_all(self) -> list[SealedBatch]:
@@ -87,7 +103,7 @@ class BatchBuffer:
         return [
             batch
             for topic_partition, collected in self._open.items()
-            if collected.records
+            if collected.blocks
             for batch in self._seal(topic_partition, collected)
         ]
 
@@ -96,79 +112,72 @@ class BatchBuffer:
         return {partition: collected.total_records for partition, collected in self._open.items()}
 
     def _seal(self, topic_partition: TopicPartition, collected: _Open) -> list[SealedBatch]:
-        records, collected.records = collected.records, []
+        block, collected.blocks = joined_blocks(collected.blocks), []
         self._size_bytes -= collected.size_bytes
         collected.size_bytes = 0
         base_sequence = collected.base_sequence
-        collected.base_sequence = (base_sequence + len(records)) & MAX_SEQUENCE
-        collected.total_records += len(records)
-        return list(self._batches(topic_partition, records, base_sequence))
+        collected.base_sequence = (base_sequence + block.num_rows) & MAX_SEQUENCE
+        collected.total_records += block.num_rows
+        return list(self._batches(topic_partition, block, base_sequence))
 
     def _batches(
-        self, topic_partition: TopicPartition, records: Sequence[RecordFields], base_sequence: int
+        self, topic_partition: TopicPartition, block: pa.RecordBatch, base_sequence: int
     ) -> Iterator[SealedBatch]:
-        grant = self._grant
-        data = build_batch(
-            records,
-            compression=grant.compression,
+        data = self._batch(block, base_sequence)
+        limit = self._grant.topics[topic_partition.topic].max_message_bytes
+        if len(data) <= min(limit or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES):
+            yield SealedBatch(topic_partition, base_sequence, block.num_rows, data)
+            return
+        if block.num_rows == 1:
+            raise record_too_large(topic_partition, first_record(block), len(data), limit)
+        half = block.num_rows // 2
+        yield from self._batches(topic_partition, block.slice(0, half), base_sequence)
+        following = (base_sequence + half) & MAX_SEQUENCE
+        yield from self._batches(topic_partition, block.slice(half), following)
+
+    def _batch(self, block: pa.RecordBatch, base_sequence: int) -> bytearray:
+        grant, encoded = self._grant, encode_block(block)
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,  # that of the records that follow
+            partition_leader_epoch=-1,
+            magic=MAGIC,
+            crc=0,
+            attributes=grant.compression | TRANSACTIONAL_FLAG,
+            last_offset_delta=block.num_rows - 1,
+            base_timestamp=encoded.base_timestamp,
+            max_timestamp=encoded.max_timestamp,
             producer_id=grant.producer_id,
             producer_epoch=grant.producer_epoch,
             base_sequence=base_sequence,
-            is_transactional=True,
+            record_count=block.num_rows,
         )
-        limit = grant.topics[topic_partition.topic].max_message_bytes
-        if len(data) <= min(limit or MAX_REQUEST_BYTES, MAX_REQUEST_BYTES):
-            yield SealedBatch(topic_partition, base_sequence, len(records), data)
-            return
-        if len(records) == 1:
-            raise record_too_large(topic_partition, records[0], len(data), limit)
-        half = len(records) // 2
-        yield from self._batches(topic_partition, records[:half], base_sequence)
-        following = (base_sequence + half) & MAX_SEQUENCE
-        yield from self._batches(topic_partition, records[half:], following)
+        return replace_records(
+            header,
+            memoryview(encoded.body),
+            record_count=block.num_rows,
+            base_timestamp=encoded.base_timestamp,
+            max_timestamp=encoded.max_timestamp,
+            delete_horizon=False,
+        )
 
     def split(self, batch: SealedBatch) -> list[SealedBatch]:
         """Two halves of a batch that the broker refused as too large. Raises TaskFailure for a
         batch of one record.
         """
-        records = [
-            (record.timestamp, record.key, record.value, record.headers)
-            for record in iter_records(batch.data)
-        ]
-        if len(records) == 1:
-            raise record_too_large(batch.topic_partition, records[0], len(batch.data), None)
-        half = len(records) // 2
+        block = block_of(
+            [
+                (record.timestamp, record.key, record.value, record.headers)
+                for record in iter_records(batch.data)
+            ]
+        )
+        if block.num_rows == 1:
+            raise record_too_large(
+                batch.topic_partition, first_record(block), len(batch.data), None
+            )
+        half = block.num_rows // 2
         following = (batch.base_sequence + half) & MAX_SEQUENCE
         return [
-            *self._batches(batch.topic_partition, records[:half], batch.base_sequence),
-            *self._batches(batch.topic_partition, records[half:], following),
+            *self._batches(batch.topic_partition, block.slice(0, half), batch.base_sequence),
+            *self._batches(batch.topic_partition, block.slice(half), following),
         ]
-
-
-def estimate(record: RecordFields) -> int:
-    """About the bytes that a record takes in a batch."""
-    _, key, value, headers = record
-    size_bytes = RECORD_OVERHEAD_BYTES
-    if key is not None:
-        size_bytes += len(key)
-    if value is not None:
-        size_bytes += len(value)
-    for name, content in headers:
-        size_bytes += HEADER_OVERHEAD_BYTES + len(name)
-        if content is not None:
-            size_bytes += len(content)
-    return size_bytes
-
-
-def record_too_large(
-    topic_partition: TopicPartition, record: RecordFields, size_bytes: int, limit: int | None
-) -> TaskFailure:
-    timestamp, key, value, _ = record
-    largest = f"max.message.bytes={limit}" if limit is not None else "the topic's max.message.bytes"
-    shown = "without a key" if key is None else f"with key {bytes(key[:40])!r}"
-    return TaskFailure(
-        Failure.FATAL,
-        f"a record {shown}, timestamp {timestamp}, value of {len(value or b'')} bytes is a batch "
-        f"of {size_bytes} bytes, too large for {topic_partition}: raise {largest} (and "
-        "replica.fetch.max.bytes, socket.request.max.bytes above it), or filter such records",
-    )

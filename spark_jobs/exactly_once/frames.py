@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from .arrow_map import map_in_arrow
 from .errors import SinkError
+from .partitioner import partition_for
+from .placement import numbers_for_tasks
 from .rows import HEADERS, KEY, PARTITION, SOURCE_OFFSET, TIMESTAMP, TOPIC, VALUE
 from .tasks import AddPartition
 
@@ -57,21 +59,51 @@ def arranged(frame: DataFrame, layout: Layout, partition_counts: Mapping[str, in
     if layout.arrangement == "shuffle":
         most = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
         tasks = layout.tasks or min(sum(partition_counts.values()), most)
-        rows = rows.repartition(tasks, *targets)
+        rows = rows.repartition(tasks, _place(layout, partition_counts, tasks))
     if order:
         rows = rows.sortWithinPartitions(*targets, *(f"order_{i}" for i in range(len(order))))
     return rows.drop(*(f"order_{i}" for i in range(len(order))))
 
 
+def _place(layout: Layout, partition_counts: Mapping[str, int], tasks: int) -> Column:
+    """What to shuffle by, so that target partitions are spread evenly over the tasks: the hashes of
+    0, 1, 2, ... would bring several into one task and leave others without any. Rows of a target
+    that the sink does not have are null, and `WriteTask` reports them.
+    """
+    from pyspark.sql import functions as F
+
+    numbers = numbers_for_tasks(tasks)
+    lists: dict[str, Column] = {}
+    first = 0
+    for topic, count in partition_counts.items():
+        places = [F.lit(numbers[(first + index) % tasks]) for index in range(count)]
+        lists[topic] = F.array(*places)
+        first += count
+    partition = F.col(PARTITION)
+    if layout.topic is not None:
+        return F.get(lists[layout.topic], partition)
+    place = F.lit(None).cast("int")
+    for topic, known in lists.items():
+        place = F.when(F.col(TOPIC) == topic, F.get(known, partition)).otherwise(place)
+    return place
+
+
 def _with_partition(
     rows: DataFrame, layout: Layout, partition_counts: Mapping[str, int]
 ) -> DataFrame:
+    from pyspark.sql import functions as F
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     if layout.arrangement == "keep":
         raise SinkError(
             "arrangement='keep' needs a column partition, which says where each row goes"
         )
+    if KEY not in rows.columns and layout.topic is not None:
+        # As `partition_for` does, without a way through Python.
+        count = partition_counts[layout.topic]
+        by_value = F.pmod(F.crc32(VALUE), F.lit(count)).cast("int")
+        without_value = F.lit(partition_for(None, None, count))
+        return rows.withColumn(PARTITION, F.coalesce(by_value, without_value))
     schema = StructType([*rows.schema.fields, StructField(PARTITION, IntegerType(), False)])
     return map_in_arrow(rows, AddPartition(dict(partition_counts), layout.topic), schema)
 

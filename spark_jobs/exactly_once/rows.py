@@ -1,6 +1,7 @@
 """Arrow record batches of a task as rows, column by column and without an object per cell.
 
-`to_pylist` makes a scalar object of each cell first, which would take longer than encoding.
+`to_pylist` makes a scalar object of each cell first, which would take longer than encoding. Rows
+that are only written to a topic stay columns: see `blocks`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kbroker.client.cluster import TopicPartition
 from kbroker.protocol.batches.records import Header
 
-from .batches import RecordFields
+from .records import RecordFields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,10 @@ int, timestamp_ms long (absent: the time of writing), key and value binary, head
 array<struct<key string, value binary>> (absent: none), source_offset long (absent: no offset map
 is written). Key and value may be null.
 """
+
+NO_PARTITION: Final = "a row has no partition: fill the column, or drop it to partition rows by key"
+NO_TOPIC: Final = "a row has no topic: name one for the sink, or fill the column"
+NO_HEADER_KEY: Final = "a header has no key, which Kafka does not allow"
 
 
 def rows(
@@ -70,9 +75,7 @@ def _targets(
     batch: pa.RecordBatch, topic: str | None, partitions: Sequence[int | None]
 ) -> Iterator[TopicPartition]:
     if None in partitions:
-        raise ValueError(
-            "a row has no partition: fill the column, or drop it to partition rows by key"
-        )
+        raise ValueError(NO_PARTITION)
     known: dict[tuple[str, int], TopicPartition] = {}
     topics: Sequence[str | None]
     if topic is not None:
@@ -84,7 +87,7 @@ def _targets(
         ]
     for name, partition in zip(topics, partitions, strict=True):
         if name is None or partition is None:
-            raise ValueError("a row has no topic: name one for the sink, or fill the column")
+            raise ValueError(NO_TOPIC)
         target = known.get((name, partition))
         if target is None:
             target = known[name, partition] = TopicPartition(name, partition)
@@ -135,7 +138,7 @@ def _headers(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> list[Header]
     headers = []
     for key, content in pairs:
         if key is None:
-            raise ValueError("a header has no key, which Kafka does not allow")
+            raise ValueError(NO_HEADER_KEY)
         headers.append((key, content))
     return headers
 

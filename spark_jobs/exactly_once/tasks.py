@@ -18,13 +18,14 @@ from .driver import TaskReport
 from .errors import Failure, TaskFailure
 from .grant import Grant
 from .partitioner import partition_for
-from .rows import KEY, PARTITION, SOURCE_OFFSET, TOPIC, VALUE, binary_values, rows, source_offsets
-from .runs import Run, Span, add_span, joined
-from .writer import TaskWriter
+from .rows import KEY, PARTITION, TOPIC, VALUE, binary_values
+from .runs import Run, Span, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
+
+    from .writer import TaskWriter
 
 REPORT_SCHEMA: Final = (
     "topic string, partition int, records long, failure string, message string, runs string"
@@ -59,6 +60,8 @@ def write_rows(
     """Write the rows and wait until all of them are acknowledged. task: number of the Spark
     partition. Raises AttemptRefused; every other failure of writing is in the report.
     """
+    from .writer import TaskWriter  # which needs pyarrow
+
     client = BlockingClient(grant.address)
     writer = TaskWriter(grant, client, Claims(client, grant, task=task, attempt=uuid.uuid4().hex))
     sources: dict[TopicPartition, list[Span]] = {}
@@ -85,18 +88,16 @@ def _write_batch(
     sources: dict[TopicPartition, list[Span]],
 ) -> None:
     """sources: gets the source offsets of the rows, where the record batch has them."""
-    known: set[TopicPartition] = set()
+    from .blocks import add_sources, target_blocks
+
     try:
-        offsets = iter(source_offsets(batch)) if SOURCE_OFFSET in batch.schema.names else None
-        for target, record in rows(batch, topic=topic, now_ms=int(time.time() * 1000)):
-            if target not in known:
-                _check_target(grant, target)
-                known.add(target)
-            writer.write(target, record)
+        for target, block, offsets in target_blocks(
+            batch, topic=topic, now_ms=int(time.time() * 1000)
+        ):
+            _check_target(grant, target)
+            writer.write(target, block)
             if offsets is not None:
-                spans = sources.setdefault(target, [])
-                following = spans[-1].sequence + spans[-1].length if spans else 0
-                add_span(spans, following, next(offsets))
+                add_sources(sources.setdefault(target, []), offsets)
     except ValueError as error:  # rows that cannot be records
         raise TaskFailure(Failure.FATAL, str(error)) from error
 

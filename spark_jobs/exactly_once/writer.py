@@ -7,7 +7,7 @@ sent again batch by batch; batches keep their sequences, so that none is appende
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.client.cluster import STALE_METADATA, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -15,7 +15,7 @@ from kbroker.protocol.messages.produce import ProduceResponse
 
 from ..wire.client import BlockingClient
 from ..wire.connection import Connection
-from .batches import BatchBuffer, RecordFields, SealedBatch
+from .batches import BatchBuffer, SealedBatch
 from .claims import Claims
 from .errors import task_failure
 from .grant import Grant
@@ -27,6 +27,9 @@ from .produce import (
     produce_request,
 )
 from .runs import Span, add_span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 GROUP_BYTES: Final = 1024 * 1024
 """Small batches of one leader share a request up to this size."""
@@ -53,9 +56,11 @@ class TaskWriter:
         self._in_flight: dict[int, _InFlight] = {}
         self._acknowledged: dict[TopicPartition, list[Span]] = {}
 
-    def write(self, topic_partition: TopicPartition, record: RecordFields) -> None:
-        """Take a row; batches that are full are sent. Raises TaskFailure and AttemptRefused."""
-        sealed = self._buffer.add(topic_partition, record)
+    def write(self, topic_partition: TopicPartition, block: pa.RecordBatch) -> None:
+        """Take the records of a block (`blocks`); batches that are full are sent. Raises
+        TaskFailure and AttemptRefused.
+        """
+        sealed = self._buffer.add(topic_partition, block)
         if sealed:
             self._send(sealed)
 

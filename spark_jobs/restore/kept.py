@@ -24,11 +24,11 @@ from kbroker.protocol.messages.coordinators.transactions import (
 )
 
 from ..errors import JobError
-from ..exactly_once.batches import MAX_SEQUENCE, RecordFields, estimate, record_too_large
 from ..exactly_once.driver import TaskReport
 from ..exactly_once.errors import Failure, TaskFailure, task_failure
 from ..exactly_once.grant import DEFAULT_LIMITS, WriterLimits
 from ..exactly_once.produce import produce
+from ..exactly_once.records import MAX_SEQUENCE, RecordFields, estimate, record_too_large
 from ..exactly_once.rows import rows, source_offsets
 from ..exactly_once.tasks import report_rows
 from ..exactly_once.topics import TargetTopic

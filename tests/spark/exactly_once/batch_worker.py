@@ -24,6 +24,7 @@ from typing import TypeVar
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.schema import Request, Response
+from spark_jobs.exactly_once.blocks import block_of
 from spark_jobs.exactly_once.claims import Claims
 from spark_jobs.exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from spark_jobs.exactly_once.grant import Grant, WriterLimits
@@ -132,7 +133,7 @@ def write_task(grant: Grant, batch_id: int, task: int, kill: str = NO_KILL) -> T
     writer = TaskWriter(grant, client, claims)
     (topic,) = grant.topics
     for value in rows(batch_id, task):
-        writer.write(TopicPartition(topic, task), (1_700_000_000_000, None, value, ()))
+        writer.write(TopicPartition(topic, task), block_of([(1_700_000_000_000, None, value, ())]))
     return TaskReport(writer.finish())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kbroker.model import TopicPartition
+from spark_jobs.exactly_once.blocks import block_of
 from spark_jobs.exactly_once.claims import Claims
 from spark_jobs.exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from spark_jobs.exactly_once.grant import Grant
@@ -43,7 +44,7 @@ def write_task(
     client = cluster.client()
     writer = TaskWriter(grant, client, Claims(client, grant, task=task, attempt=attempt))
     for value in values:
-        writer.write(TopicPartition("out", task), (0, None, value, ()))
+        writer.write(TopicPartition("out", task), block_of([(0, None, value, ())]))
     return TaskReport(writer.finish())
 
 

@@ -11,9 +11,11 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.batches.records import iter_records
-from spark_jobs.exactly_once.batches import MAX_SEQUENCE, BatchBuffer, SealedBatch
+from spark_jobs.exactly_once.batches import BatchBuffer, SealedBatch
+from spark_jobs.exactly_once.blocks import block_of
 from spark_jobs.exactly_once.errors import Failure, TaskFailure
 from spark_jobs.exactly_once.grant import Grant, WriterLimits
+from spark_jobs.exactly_once.records import MAX_SEQUENCE
 from spark_jobs.exactly_once.topics import TargetTopic
 from spark_jobs.wire.client import ClusterAddress
 
@@ -33,7 +35,7 @@ GRANT = Grant(
 def fill(buffer: BatchBuffer, partition: TopicPartition, values: list[bytes]) -> list[SealedBatch]:
     sealed: list[SealedBatch] = []
     for number, value in enumerate(values):
-        sealed += buffer.add(partition, (number, b"k", value, [(b"h", None)]))
+        sealed += buffer.add(partition, block_of([(number, b"k", value, [(b"h", None)])]))
     return sealed
 
 
@@ -59,7 +61,7 @@ def test_each_partition_has_sequences_of_its_own(codec: Compression) -> None:
     sealed: list[SealedBatch] = []
     for number, value in enumerate(values):
         partition = (P0, P1)[number % 3 == 0]
-        sealed += buffer.add(partition, (number, None, value, ()))
+        sealed += buffer.add(partition, block_of([(number, None, value, ())]))
     sealed += buffer.seal_all()
     for partition, mine in ((P0, [v for i, v in enumerate(values) if i % 3]), (P1, values[::3])):
         batches = [batch for batch in sealed if batch.topic_partition == partition]
@@ -79,7 +81,7 @@ def test_batches_and_the_whole_buffer_are_bounded() -> None:
         partition = TopicPartition("t", number % 2)
         value = random.randbytes(random.randrange(150))
         waiting += len(value)
-        for batch in buffer.add(partition, (number, None, value, ())):
+        for batch in buffer.add(partition, block_of([(number, None, value, ())])):
             assert len(batch.data) <= 400 + 61
             waiting -= sum(len(record.value or b"") for record in iter_records(batch.data))
         assert waiting <= 1000
@@ -127,3 +129,19 @@ def test_a_record_that_the_topic_does_not_take() -> None:
     assert "a record with key b'k', timestamp 1, value of 2000 bytes" in caught.value.message
     assert "raise max.message.bytes=1000" in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_blocks_are_cut_as_single_records_are() -> None:
+    """The same batches, whether records come one by one or many at once."""
+    random = Random(8)
+    records = [(number, None, random.randbytes(random.randrange(300)), ()) for number in range(300)]
+    one_by_one, at_once = BatchBuffer(GRANT), BatchBuffer(GRANT)
+    singles = [batch for each in records for batch in one_by_one.add(P0, block_of([each]))]
+    singles += one_by_one.seal_all()
+    together: list[SealedBatch] = []
+    for start, end in ((0, 1), (1, 120), (120, 123), (123, 300)):
+        together += at_once.add(P0, block_of(records[start:end]))
+    together += at_once.seal_all()
+    assert [bytes(batch.data) for batch in together] == [bytes(batch.data) for batch in singles]
+    check_sequences(together)
+    assert at_once.record_counts() == {P0: 300}

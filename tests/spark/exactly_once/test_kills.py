@@ -15,6 +15,7 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka
+from spark_jobs.exactly_once.blocks import block_of
 from spark_jobs.exactly_once.claims import Claims
 from spark_jobs.exactly_once.driver import QueryDriver, TaskReport
 from spark_jobs.exactly_once.errors import (
@@ -159,11 +160,11 @@ def test_two_attempts_of_a_task(bootstrap: str, topic: str) -> None:
         client = client_of(grant.address)
         slow = TaskWriter(grant, client, Claims(client, grant, task=0, attempt="slow"))
         for value in rows(0, 0)[:50]:
-            slow.write(TopicPartition(topic, 0), (0, None, value, ()))
+            slow.write(TopicPartition(topic, 0), block_of([(0, None, value, ())]))
         with pytest.raises(AttemptRefused):
             write_task(grant, 0, 0)
         for value in rows(0, 0)[50:]:
-            slow.write(TopicPartition(topic, 0), (0, None, value, ()))
+            slow.write(TopicPartition(topic, 0), block_of([(0, None, value, ())]))
         return [TaskReport(slow.finish()), *(write_task(grant, 0, task) for task in (1, 2))]
 
     assert driver_of(bootstrap, topic).write_batch(0, write).attempts == 1
@@ -181,7 +182,7 @@ def test_a_task_that_outlives_its_transaction(bootstrap: str, topic: str) -> Non
             raise RuntimeError("an executor was lost")
         client = client_of(grants[0].address)
         zombie = TaskWriter(grants[0], client, Claims(client, grants[0], task=1, attempt="late"))
-        zombie.write(TopicPartition(topic, 1), (0, None, b"late", ()))
+        zombie.write(TopicPartition(topic, 1), block_of([(0, None, b"late", ())]))
         with pytest.raises(TaskFailure) as caught:
             zombie.finish()
         outlived.append(caught.value.failure)
@@ -222,7 +223,7 @@ def test_a_batch_longer_than_the_transaction_timeout(bootstrap: str, topic: str)
 
         def is_refused() -> bool:
             try:
-                writer.write(TopicPartition(topic, 0), (0, None, b"x" * 2000, ()))
+                writer.write(TopicPartition(topic, 0), block_of([(0, None, b"x" * 2000, ())]))
             except TaskFailure as refused:
                 failure.append(refused)
             return bool(failure)
@@ -241,7 +242,7 @@ def test_a_record_that_is_too_large(bootstrap: str, topic: str) -> None:
         client = client_of(grant.address)
         writer = TaskWriter(grant, client, Claims(client, grant, task=0, attempt="a"))
         try:
-            writer.write(TopicPartition(topic, 0), (0, b"k", os.urandom(2_000_000), ()))
+            writer.write(TopicPartition(topic, 0), block_of([(0, b"k", os.urandom(2_000_000), ())]))
             writer.finish()
         except TaskFailure as failure:
             return [TaskReport(failure=failure.failure, message=failure.message)]

@@ -12,7 +12,7 @@ import pytest
 
 from spark_jobs.exactly_once.arrow_map import map_in_arrow
 from spark_jobs.exactly_once.errors import SinkError
-from spark_jobs.exactly_once.frames import Layout, record_columns
+from spark_jobs.exactly_once.frames import Layout, arranged, record_columns
 from spark_jobs.exactly_once.partitioner import partition_for
 from spark_jobs.exactly_once.sink import KafkaSink, kafka_sink
 from spark_jobs.exactly_once.source_offsets import CheckpointOffsets
@@ -292,3 +292,28 @@ def test_a_sink_is_picklable() -> None:
     assert isinstance(again, KafkaSink)
     assert again.settings == sink.settings
     assert again.settings.query.transactional_id == "spark-q"
+
+
+def test_partitions_are_spread_evenly_and_placed_alike_with_and_without_a_column_key(
+    spark: SparkSession,
+) -> None:
+    """One target partition per task, for one topic and for several; without a column key Spark
+    itself places the rows where `partition_for` does.
+    """
+    from pyspark.sql import functions as F
+
+    count = 5
+    values = [b"%d" % number for number in range(100)]
+    rows = [(value,) for value in [*values, None]]
+    plain = spark.createDataFrame(rows, "value binary")
+    wanted = {value: partition_for(None, value, count) for value in [*values, None]}
+    keyed = plain.withColumn("key", F.lit(None).cast("binary"))
+    named = keyed.withColumn("topic", F.when(F.length("value") < 2, "t").otherwise("u"))
+    for frame, topic in ((plain, "t"), (keyed, "t"), (named, None)):
+        counts = {"t": count} if topic else {"t": count, "u": count}
+        layout = Layout(topic, tasks=sum(counts.values()))
+        found = arranged(frame, layout, counts).withColumn("task", F.spark_partition_id()).collect()
+        assert len(found) == len(rows)
+        assert {each.value and bytes(each.value): each.partition for each in found} == wanted
+        places = {(topic or each.topic, each.partition): each.task for each in found}
+        assert len(set(places.values())) == len(places) >= count

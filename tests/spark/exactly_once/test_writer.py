@@ -9,6 +9,7 @@ import pytest
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from spark_jobs.exactly_once.blocks import block_of
 from spark_jobs.exactly_once.claims import Claims
 from spark_jobs.exactly_once.errors import Failure, TaskFailure
 from spark_jobs.exactly_once.grant import Grant, WriterLimits
@@ -40,7 +41,7 @@ def write(cluster: ScriptedCluster, grant: Grant = GRANT) -> dict[TopicPartition
     client.partition_count("out")
     writer = TaskWriter(grant, client, Claims(client, grant, task=0, attempt="a"))
     for partition, value in ROWS:
-        writer.write(TopicPartition("out", partition), (0, None, value, ()))
+        writer.write(TopicPartition("out", partition), block_of([(0, None, value, ())]))
     counts = writer.finish()
     check_target_offsets(cluster, writer)
     return counts
