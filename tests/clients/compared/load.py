@@ -55,6 +55,7 @@ PRODUCE: Final = Session(
 SUMMARY: Final = (
     (r"^(<date>, <date>, )[\d.]+, [\d.]+, (\d+), .*$", r"\1<MB>, <n>, \2, <figures>"),
     (r"^(<date>, 0), .*$", r"\1, <figures>"),
+    (r"(perf-consumer-)(?:\d+|<n>)\) +$", r"\1<n>)"),  # as wide as its number, which is drawn
 )
 
 
