@@ -23,8 +23,6 @@ class StartRefused(JobError):
 
 _PYTHON_TRACE = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^[\w.]*?(\w*(?:Error|Exception|Refused)): (.+)$", re.MULTILINE)
-
-
 _DELETED_UNREAD = re.compile(
     r"OffsetOutOfRangeException: .*?\boffset=(\d+).* out of range for partition (\S+)"
 )
@@ -42,7 +40,7 @@ def first_cause(error: BaseException) -> str:
     if raised:
         name, message = raised[-1]
         if "No module named" in message:
-            return f"{message} in Spark's Python workers: their Python needs it, as this one does"
+            return f"{message} in Spark's Python workers: install it on the executors too"
         return f"{name}: {message}"[:500]
     deleted = _DELETED_UNREAD.search(text)
     if deleted is not None:

@@ -20,9 +20,9 @@ from kbroker.settings.listener_keys import (
     PREFIX_ONLY_KEYS,
     base_of,
     fixed_settings,
-    is_altered_security,
+    is_dynamic_security,
     listener_of,
-    parse_altered,
+    parse_dynamic,
 )
 from kbroker.settings.tables.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
 from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
@@ -106,7 +106,7 @@ def check_keys(values: Mapping[str, str], *, of_broker: bool) -> None:
         " prefix",
     )
     for name, row in rows.items():
-        parse_altered(row, values[name])
+        parse_dynamic(row, values[name])
     if not of_broker:
         _refuse(
             [name for name, row in rows.items() if not _is_of_cluster(name, row)],
@@ -244,7 +244,7 @@ def _check_fixed_settings(current: BrokerConfig, altered: BrokerConfig) -> None:
     before, after = current.dynamic, altered.dynamic
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     if not any(
-        name in _RELOADING_KEYS or (listener_of(name) is None and is_altered_security(name))
+        name in _RELOADING_KEYS or (listener_of(name) is None and is_dynamic_security(name))
         for name in changed
     ):
         return

@@ -64,7 +64,7 @@ def base_of(name: str) -> str:
     return _MECHANISM_KEY if match[2].endswith(f".{_MECHANISM_KEY}") else match[2]
 
 
-def is_altered_security(name: str) -> bool:
+def is_dynamic_security(name: str) -> bool:
     """Whether it is a key of TLS, SASL or principals, with or without a prefix, that is altered
     while a broker runs.
     """
@@ -76,10 +76,10 @@ def is_altered_security(name: str) -> bool:
 
 def has_no_effect(name: str) -> bool:
     """Whether it is a key of TLS or SASL, which does nothing on a PLAINTEXT listener."""
-    return is_altered_security(name) and base_of(name) != _PRINCIPAL_BUILDER
+    return is_dynamic_security(name) and base_of(name) != _PRINCIPAL_BUILDER
 
 
-def parse_altered(key: ConfigKey, text: str) -> Value:
+def parse_dynamic(key: ConfigKey, text: str) -> Value:
     """Parse and validate a value that is altered. Raises ConfigError, as Kafka also for a class
     that cannot be loaded.
     """

@@ -109,7 +109,7 @@ class ArchiveBatches:
 
 def _vanished(output: Folder) -> JobError:
     return JobError(
-        f"what {output} held has vanished (a disk that is gone?): nothing of this batch is "
+        f"{output} has vanished or was emptied (is its disk gone?): nothing of this batch is "
         "visible. Bring it back and start again"
     )
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
+from ..arrow_map import map_in_arrow
 from ..errors import JobError
-from ..exactly_once.arrow_map import map_in_arrow
 from ..storage import Folder
 from .commits import StagedFile, Staging
 

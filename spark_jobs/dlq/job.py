@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ..arrow_map import map_in_arrow
 from ..cluster import Topics
 from ..copying.opening import Opened, describe_start, opened
 from ..copying.start import query_id
@@ -19,7 +20,6 @@ from ..copying.stream import run_copy
 from ..copying.targets import RESTORED_CONFIGS, check_target, create_target, find_target
 from ..decoding.decoder import Decoder
 from ..decoding.spark_schema import json_schema
-from ..exactly_once.arrow_map import map_in_arrow
 from ..exactly_once.driver import BatchReport, QueryDriver, QuerySettings, TaskReport
 from ..exactly_once.errors import SinkError
 from ..exactly_once.frames import Layout, arranged

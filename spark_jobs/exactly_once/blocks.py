@@ -92,7 +92,8 @@ def target_blocks(
         # A partition is an int of 32 bits, so that topic and partition fit into one number.
         shifted = pc.shift_left(encoded.indices.cast(pa.int64()), _scalar(32))
         places = pc.add(shifted, pc.add(partitions, _scalar(1 << 31)))
-    if pc.min_max(places)["min"] != pc.min_max(places)["max"]:
+    low, high = pc.min_max(places).as_py().values()
+    if low != high:
         order = pc.array_sort_indices(places)  # it is stable
         batch, places = batch.take(order), places.take(order)
     block = record_block(batch, now_ms=now_ms)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from .arrow_map import map_in_arrow
+from ..arrow_map import map_in_arrow
 from .errors import SinkError
 from .partitioner import partition_for
 from .placement import numbers_for_tasks

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from kbroker.protocol.batches.compression import Compression
 
+from ..arrow_map import map_in_arrow
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.connection import OpenSocket, open_plain_socket
-from .arrow_map import map_in_arrow
 from .driver import BatchReport, QueryDriver, QuerySettings, TaskReport
 from .errors import SinkError
 from .frames import Arrangement, Layout, arranged

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from kbroker.client.cluster import LATEST_TIMESTAMP, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from ..arrow_map import map_in_arrow
 from ..cluster import Subscription, look
 from ..copying.opening import BATCH_IS_OPEN, LOOK_S
 from ..copying.targets import RESTORED_CONFIGS, check_target, create_target, find_target
 from ..errors import JobError, StartRefused, first_cause
-from ..exactly_once.arrow_map import map_in_arrow
 from ..exactly_once.check import newest_token
 from ..exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from ..exactly_once.errors import Failure, SinkError, sink_error

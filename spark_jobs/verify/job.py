@@ -20,8 +20,8 @@ from kbroker.client.cluster import (
 )
 from kbroker.protocol.errors import KafkaError
 
+from ..arrow_map import map_in_arrow
 from ..errors import JobError
-from ..exactly_once.arrow_map import map_in_arrow
 from ..exactly_once.errors import sink_error
 from ..exactly_once.topics import describe_topic, target_topic
 from ..storage import Folder, absolute

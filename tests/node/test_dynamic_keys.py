@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.node.node import Broker
 from kbroker.settings.dynamic import broker_key
-from kbroker.settings.listener_keys import PREFIX_ONLY_KEYS, is_altered_security
+from kbroker.settings.listener_keys import PREFIX_ONLY_KEYS, is_dynamic_security
 from kbroker.settings.tables.keys import READ_ONLY, ConfigKey, ConfigSource, parse
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
 from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS, UNIT_MS
@@ -66,7 +66,7 @@ KEYS = [
 ]
 """A table test compares these with the facts of Kafka (tests/settings/tables/test_table.py)."""
 
-SECURITY = [key for key in KEYS if is_altered_security(key.name)]
+SECURITY = [key for key in KEYS if is_dynamic_security(key.name)]
 LISTENER = "listener.name.plaintext."
 
 
@@ -79,7 +79,7 @@ def value_of(key: ConfigKey) -> str:
     """A value that the key does not have by default."""
     if key.name in OTHER:
         return OTHER[key.name]
-    if is_altered_security(key.name):
+    if is_dynamic_security(key.name):
         return sensible(key.name)
     if key.default in ("true", "false"):
         return "false" if key.default == "true" else "true"

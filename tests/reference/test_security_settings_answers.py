@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.model import StartupError
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.listener_keys import base_of, is_altered_security
+from kbroker.settings.listener_keys import base_of, is_dynamic_security
 from kbroker.settings.tables.table import BROKER_KEYS
 from kbroker.testing.process import BrokerProcess
 from tests.reference.conversation import hold
@@ -128,7 +128,7 @@ def test_same_answer(name: str, recorded: dict[str, Any], given: dict[str, Any])
 
 def test_every_key_that_kafka_alters_per_broker_is_asked_about() -> None:
     """One that Kafka adds needs a row in `tests/reference/security_settings.py`."""
-    keys = {name for name in BROKER_KEYS if is_altered_security(name)}
+    keys = {name for name in BROKER_KEYS if is_dynamic_security(name)}
     assert keys == VALUES.keys()
 
 

@@ -11,9 +11,9 @@ from kbroker.settings.listener_keys import (
     base_of,
     fixed_settings,
     has_no_effect,
-    is_altered_security,
+    is_dynamic_security,
     listener_of,
-    parse_altered,
+    parse_dynamic,
 )
 from kbroker.settings.tables.keys import ConfigError
 from kbroker.settings.tables.table import BROKER_KEYS
@@ -50,16 +50,16 @@ def test_the_parts_of_a_name(name: str, listener: str | None, base: str) -> None
     ],
 )
 def test_only_keys_that_kafka_alters_per_broker(name: str, expected: bool) -> None:
-    assert is_altered_security(name) is expected
+    assert is_dynamic_security(name) is expected
     assert has_no_effect(name) is (expected and name != "principal.builder.class")
 
 
 def test_a_class_is_kafkas_own() -> None:
     key = BROKER_KEYS["ssl.engine.factory.class"]
     name = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
-    assert parse_altered(key, name) == name
+    assert parse_dynamic(key, name) == name
     with pytest.raises(ConfigError, match=r"Class com\.example\.Factory could not be found"):
-        parse_altered(key, "com.example.Factory")
+        parse_dynamic(key, "com.example.Factory")
 
 
 def test_a_listener_keeps_all_but_limits_and_stores() -> None:

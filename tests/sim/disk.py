@@ -22,6 +22,7 @@ from typing import Any
 from unittest import mock
 
 from kbroker.log.storage import directory_lock, files
+from tests.sim.system import SimLocks, SimOs
 
 SECTOR_BYTES = 64
 """What a write tears at; smaller than a real one, as the files of the tests are."""
@@ -558,44 +559,3 @@ def _write(content: bytearray, position: int, data: bytes) -> None:
     if position > len(content):
         content.extend(bytes(position - len(content)))
     content[position : position + len(data)] = data
-
-
-class SimOs:
-    """What `kbroker.log.storage.files` uses of `os`."""
-
-    def __init__(self, disk: SimDisk) -> None:
-        self.path = SimpleNamespace(
-            isdir=disk.isdir, dirname=os.path.dirname, join=os.path.join, exists=self._exists
-        )
-        self._disk = disk
-        self.open, self.close, self.write = disk.open, disk.close, disk.write_next
-        self.pread, self.preadv, self.pwrite = disk.pread, disk.preadv, disk.pwrite
-        self.lseek = disk.lseek
-        self.ftruncate, self.fsync = disk.ftruncate, disk.fsync
-        self.stat, self.fstat, self.scandir = disk.stat, disk.fstat, disk.scandir
-        self.replace, self.unlink, self.rmdir = disk.replace, disk.unlink, disk.unlink
-        self.makedirs, self.utime, self.fspath = disk.makedirs, disk.utime, os.fspath
-        self.chmod = disk.chmod
-
-    def _exists(self, path: Any) -> bool:
-        try:
-            self._disk.stat(path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        """The constants of `os`, which are kept once they were asked for."""
-        if name.startswith(("O_", "RWF_", "SEEK_")):
-            value = self.__dict__[name] = getattr(os, name)
-            return value
-        raise AttributeError(f"SimDisk has no os.{name}")
-
-
-class SimLocks:
-    """What `kbroker.log.storage.directory_lock` uses of `fcntl`."""
-
-    LOCK_EX, LOCK_NB = 2, 4
-
-    def __init__(self, disk: SimDisk) -> None:
-        self.flock = self.lockf = disk.lock

@@ -14,9 +14,10 @@ from unittest import mock
 
 from kbroker.log.storage import files
 from kbroker.quorum.log_effects import _sync_all
-from tests.sim.disk import Crashed, SimDisk, SimOs
+from tests.sim.disk import Crashed, SimDisk
 from tests.sim.offload import Then, Work
 from tests.sim.process import SimProcess
+from tests.sim.system import SimOs
 from tests.sim.timers import SimTimer, SimTimers
 
 
@@ -67,20 +68,13 @@ class DiskProcess(SimProcess):
         self._crashed = crashed
 
     def _run(self, timer: SimTimer | None, step: Callable[[], None]) -> None:
-        if not self.is_alive:
-            return
-        if self.is_paused:
-            self._held.append((timer, step))
-            return
-        disks = self._disks
-        before, disks.present = disks.present, self._disk
+        before, self._disks.present = self._disks.present, self._disk
         try:
-            step()
-            self._after_step()
+            super()._run(timer, step)
         except Crashed:
             self._crashed()
         finally:
-            disks.present = before
+            self._disks.present = before
 
 
 class DiskThread:

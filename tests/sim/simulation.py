@@ -49,7 +49,11 @@ class Simulation:
 
     def run(self, ms: int) -> None:
         """Let virtual time pass, event after event."""
-        self.step_count += self.timers.run_until(self.timers.time_ms + ms)
+        end_ms = self.timers.time_ms + ms
+        run_next = self.timers.run_next
+        while run_next(end_ms):
+            self.step_count += 1
+        self.timers.time_ms = end_ms
 
     def run_until(self, is_done: Callable[[], bool], limit_ms: int) -> bool:
         """Let time pass until is_done, which is asked after each event; False if limit_ms passed

@@ -72,20 +72,9 @@ class SimTimers:
             return True
         return False
 
-    def run_until(self, end_ms: int) -> int:
-        """Fire all timers that are due by end_ms, and let that time come. Returns their number."""
-        heap, count = self._heap, 0
-        while heap and heap[0][0] <= end_ms:
-            due_ms, _, timer, callback = heappop(heap)
-            if timer.cancelled:
-                continue
-            if due_ms > self.time_ms:
-                self.time_ms = int(due_ms)
-            callback()
-            count += 1
-        self.time_ms = end_ms
-        return count
-
     def advance(self, ms: int) -> None:
         """Let ms pass; a timer sees the time it was set for."""
-        self.run_until(self.time_ms + ms)
+        end_ms = self.time_ms + ms
+        while self.run_next(end_ms):
+            pass
+        self.time_ms = end_ms

@@ -180,7 +180,7 @@ def test_executors_without_a_codec(
 
     said = run(str(python))
     assert said == (
-        "No module named 'lz4' in Spark's Python workers: their Python needs it, as this one does\n"
+        "No module named 'lz4' in Spark's Python workers: install it on the executors too\n"
     )
     assert run(sys.executable) == f"{RECORDS}\n"
 

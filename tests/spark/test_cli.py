@@ -236,8 +236,7 @@ def test_settings_of_our_own_session(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "Job aborted\nTraceback (most recent call last):\n  File x\n"
             "ModuleNotFoundError: No module named 'lz4'\n\n\tat org.apache\n",
-            "No module named 'lz4' in Spark's Python workers: their Python needs it, as this one "
-            "does",
+            "No module named 'lz4' in Spark's Python workers: install it on the executors too",
         ),
         ("", "RuntimeError"),
     ],

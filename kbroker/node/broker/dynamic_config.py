@@ -14,7 +14,7 @@ from kbroker.log_lines import shown
 from kbroker.metadata.image import MetadataImage
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.dynamic import acts, broker_key, in_force
-from kbroker.settings.listener_keys import has_no_effect, is_altered_security
+from kbroker.settings.listener_keys import has_no_effect, is_dynamic_security
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class DynamicConfig:
                 node_id,
                 shown(", ".join(security)),
             )
-        idle = [name for name in names if not (acts(name) or is_altered_security(name))]
+        idle = [name for name in names if not (acts(name) or is_dynamic_security(name))]
         if idle:
             text = shown(", ".join(idle))
             logger.warning(

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from kbroker.settings.listener_keys import is_altered_security
+from kbroker.settings.listener_keys import is_dynamic_security
 from kbroker.settings.tables.keys import ConfigError
 from kbroker.settings.tables.table import BROKER_KEYS
 
@@ -46,7 +46,7 @@ def refuse_unserved(
     """Raises ConfigError if a setting requires authentication or authorization. The message lists
     every such setting. dynamic: the settings altered while the broker runs.
     """
-    altered = {name: text for name, text in dynamic.items() if not is_altered_security(name)}
+    altered = {name: text for name, text in dynamic.items() if not is_dynamic_security(name)}
     explicit = {**explicit, **altered}
     found = [name for name, value in explicit.items() if _promises_security(name, value)]
     if not found:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.client.cluster import LATEST_TIMESTAMP
 from kbroker.model import TopicPartition
-from spark_jobs.exactly_once.arrow_map import map_in_arrow
+from spark_jobs.arrow_map import map_in_arrow
 from spark_jobs.exactly_once.sink import kafka_sink
 from spark_jobs.session import open_session
 from spark_jobs.wire.client import BlockingClient, ClusterAddress

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_jobs.exactly_once.arrow_map import map_in_arrow
+from spark_jobs.arrow_map import map_in_arrow
 from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.exactly_once.frames import Layout, arranged, record_columns
 from spark_jobs.exactly_once.partitioner import partition_for
