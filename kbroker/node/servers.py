@@ -51,11 +51,6 @@ def _ignore(value: object) -> None:
     del value
 
 
-def _close_bound(binding: asyncio.Future[ListenerServer]) -> None:
-    if not binding.cancelled() and binding.exception() is None:
-        binding.result().close()
-
-
 class NodeServers:
     """The listeners of one node. The limits on connections, requests, descriptors and memory apply
     to all of them together. budget: for requests in progress. rates: of new connections. on_fatal:
@@ -96,6 +91,9 @@ class NodeServers:
         self._clients: ConnectionShared | None = None
         """The shared state of the broker's listeners, once these are open."""
         self._changing: asyncio.Future[None] | None = None
+        self._unclaimed: list[ListenerServer] = []
+        """Listeners that a worker has bound and the loop has not taken over."""
+        self._is_stopped = False
         try:
             for listener in (*config.listeners, *config.controller_listeners):
                 self._listeners.append(self._bind(listener))
@@ -263,14 +261,10 @@ class NodeServers:
 
     async def _add(self, listener: Listener) -> None:
         # In a thread, because a host name is looked up.
-        binding = asyncio.get_running_loop().run_in_executor(
-            self._resources.workers, self._bind, listener
+        added = await asyncio.get_running_loop().run_in_executor(
+            self._resources.workers, self._bind_unclaimed, listener
         )
-        try:
-            added = await asyncio.shield(binding)
-        except asyncio.CancelledError:
-            binding.add_done_callback(_close_bound)
-            raise
+        self._unclaimed.remove(added)
         self._listeners.append(added)
         if self._clients is not None:
             try:
@@ -280,6 +274,16 @@ class NodeServers:
                 added.close()
                 raise
             logger.info("node %d: listening on %s", self._config.node_id, added.bound)
+
+    def _bind_unclaimed(self, listener: Listener) -> ListenerServer:
+        """Runs in a worker. Whether the listener is added before a stop or behind it, one of the
+        two closes it: the loop may have ended before the worker does.
+        """
+        added = self._bind(listener)
+        self._unclaimed.append(added)
+        if self._is_stopped:
+            added.close()
+        return added
 
     def _remove(self, name: str) -> None:
         (removed,) = [each for each in self._listeners if each.bound.name == name]
@@ -331,7 +335,8 @@ class NodeServers:
         if self._changing is not None:
             self._changing.cancel()
         self._clients = None
-        for listener in self._listeners:
+        self._is_stopped = True
+        for listener in (*self._listeners, *self._unclaimed):
             listener.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()

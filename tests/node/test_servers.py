@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -14,10 +16,12 @@ from kbroker.node.loop.timers import LoopTimers
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
 from kbroker.protocol.codecs.codec import Part
+from kbroker.server.network.listener import ListenerServer
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import PendingResponse
 from kbroker.server.session import ApiVersionRange, Session
 from kbroker.settings.broker import BrokerConfig
+from kbroker.settings.sections.listeners import Listener
 
 BOTH = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
@@ -190,6 +194,44 @@ def test_a_stop_ends_a_change_of_listeners() -> None:
         assert set(listener.name for listener in servers.bound) == {"PLAINTEXT", "CONTROLLER"}
 
     asyncio.run(script())
+
+
+def await_bound(servers: NodeServers) -> None:
+    """Wait for a worker; the loop stands still."""
+    while not servers._unclaimed:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_listener_that_the_loop_did_not_take_over_is_closed(
+    is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """is_late: a worker binds it when the loop has ended, as on a busy machine."""
+    made: list[ListenerServer] = []
+    goes_on = threading.Event()
+    bind = NodeServers._bind
+
+    def bind_late(self: NodeServers, listener: Listener) -> ListenerServer:
+        assert goes_on.wait(20)
+        made.append(bind(self, listener))
+        return made[-1]
+
+    async def script() -> NodeServers:
+        servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
+        await servers.open_clients(servers.shared(Silent()))
+        monkeypatch.setattr(NodeServers, "_bind", bind_late)
+        servers.reconfigure(with_listener(config, "127.0.0.1:0"))
+        await asyncio.sleep(0)
+        if not is_late:
+            goes_on.set()
+            await_bound(servers)
+        servers.close()
+        return servers
+
+    servers = asyncio.run(script())
+    goes_on.set()
+    servers._resources.workers.shutdown()
+    assert [listener._socket.fileno() for listener in made] == [-1]
 
 
 def test_what_is_advertised_has_real_ports() -> None:
