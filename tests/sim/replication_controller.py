@@ -15,6 +15,7 @@ from kbroker.metadata.image import MetadataImage, PartitionImage
 from kbroker.metadata.records import decode_record
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,
@@ -75,6 +76,8 @@ class SimController:
         )
         self._rpc = Rpc(CONTROLLER_ID, 1, simulation.network, self.process, self._serve)
         self._polls: list[tuple[int, Deferred[object]]] = []
+        self._incarnations: dict[int, bytes] = {}
+        """The last that has asked to be registered, of each broker."""
         self._random = random = simulation.random("controller")
         self.answers_lost = random.choice((0.0, 0.7))
         """The share of AlterPartition requests that are carried out and not answered."""
@@ -136,7 +139,7 @@ class SimController:
             case FetchMetadata():
                 return self._fetch(body.position)
             case BrokerRegistrationRequest():
-                return self.service.register_broker(body).then(lambda epoch: epoch)
+                return self._register(body)
             case BrokerHeartbeatRequest():
                 return self.service.heartbeat(body).then(lambda reply: reply)
             case AlterPartitionRequest():
@@ -148,6 +151,17 @@ class SimController:
                 return altered.then(lambda response: response)
             case _:
                 raise TypeError(body)
+
+    def _register(self, request: BrokerRegistrationRequest) -> Deferred[object]:
+        """What a dead process has sent is not delivered after the request of the next one, whose
+        incarnation is higher: replaced by it, the next one would stay fenced until it is restarted,
+        in Kafka too.
+        """
+        incarnation = bytes(request.incarnation_id)
+        if incarnation < self._incarnations.get(request.broker_id, b""):
+            raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+        self._incarnations[request.broker_id] = incarnation
+        return self.service.register_broker(request).then(lambda epoch: epoch)
 
     def _fetch(self, position: int) -> Deferred[object]:
         answer: Deferred[object] = Deferred()
