@@ -24,6 +24,10 @@ PARALLEL := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorde
 PURE := tests/protocol tests/settings tests/metadata tests/controller tests/quorum \
     tests/coordinator tests/replication tests/share
 CONFIG ?= config/server.properties
+# The Python of .venv, when it is made: by default the first from 3.11 on that is on the PATH. One built
+# with profile-guided optimisation, as a distribution's is, runs the tests a quarter faster than one built
+# without, as pyenv's is unless it is told.
+PYTHON ?= python3.11 python3.12 python3.13 python3.14 python3
 
 .PHONY: help
 help:  ## this list
@@ -32,12 +36,12 @@ help:  ## this list
 
 $(STAMP): requirements/broker.txt requirements/dev.txt pyproject.toml
 	@python=; \
-	for candidate in python3.11 python3.12 python3.13 python3.14 python3; do \
+	for candidate in $(PYTHON); do \
 	    if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	            > /dev/null 2>&1; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	    echo "make: kbroker needs Python 3.11 or newer (with venv), and none is on the PATH" >&2; \
+	    echo "make: kbroker needs Python 3.11 or newer with venv, which none of these is: $(PYTHON)" >&2; \
 	    exit 1; \
 	fi; \
 	echo "setting up .venv with $$("$$python" --version), a few minutes the first time"; \
