@@ -3,7 +3,7 @@
 - log start <= last stable offset <= high watermark <= log end, on every replica;
 - in one life of a broker no high watermark goes back;
 - what one broker took for committed, every broker has at that offset, byte for byte, once its own
-  high watermark has passed it; a leader commits first;
+  high watermark has passed it, unless a leader has deleted it; a leader commits first;
 - no follower truncates its log below its high watermark;
 - a record that was acknowledged with acks=all is committed at the offset that was told.
 """
@@ -22,6 +22,11 @@ class CommittedLedger:
     def __init__(self) -> None:
         self.batches: dict[TopicPartition, dict[int, bytes]] = {}
         self.acknowledged = 0
+        self._deleted: dict[TopicPartition, int] = {}
+        """The highest log start of a leader. For an epoch that ended below its log start a leader
+        tells that log start as the end, as in Kafka: a follower keeps what it has below until it
+        learns the log start, and has it again if it loses power before that is on its disk.
+        """
         self._seen: dict[tuple[int, int, TopicPartition], tuple[int, bool]] = {}
         """By broker, its life and partition: the high watermark to which it was verified, and
         whether the broker led.
@@ -62,6 +67,8 @@ class CommittedLedger:
         role: Role,
     ) -> None:
         name, is_leader = partition.topic_partition, role is Role.LEADER
+        if is_leader:
+            self._deleted[name] = max(start, self._deleted.get(name, 0))
         assert start <= stable <= high_watermark <= end, (
             f"{name} on {broker.node_id}: ends {(start, stable, high_watermark, end)}"
         )
@@ -81,6 +88,7 @@ class CommittedLedger:
         self, broker: SimReplicaBroker, name: TopicPartition, begin: int, end: int, leads: bool
     ) -> None:
         batches = self.batches.setdefault(name, {})
+        begin = max(begin, self._deleted.get(name, 0))
         for base_offset, data in broker.stored(name, begin, end):
             known = batches.get(base_offset)
             if known is None:
