@@ -62,6 +62,11 @@ class Store(Protocol):
     @property
     def folder(self) -> Folder: ...
 
+    @property
+    def has_python_tasks(self) -> bool:
+        """Whether Spark's tasks run functions of this package."""
+        ...
+
     def newest(self) -> Commit | None:
         """What the output says of itself; None if it is no output. Raises JobError."""
         ...
@@ -112,6 +117,11 @@ class ParquetStore:
     tables: Tables | None = None
     query_name: str = JOB
     spark_writes: bool = True
+
+    @property
+    def has_python_tasks(self) -> bool:
+        """See `Store`."""
+        return self.tables is not None or not self.spark_writes
 
     def newest(self) -> Commit | None:
         """See `Store`."""
@@ -193,7 +203,7 @@ class ParquetStore:
             compression=self.compression,
             origin=origin,
             decoder=self._decoder(frame, batch.ends),
-            by_spark=self.spark_writes and self.tables is None,
+            by_spark=not self.has_python_tasks,
         )
 
     def _decoder(self, frame: DataFrame, ends: Offsets) -> str:

@@ -290,5 +290,5 @@ def test_who_writes(output: str, checkpoint: str, *, is_spark: bool) -> None:
     """pyarrow's file systems work where Spark has none, which the checkpoint shows."""
     options = ArchiveOptions(output, subscribe="t", checkpoint=checkpoint)
     assert options.spark_has_output is is_spark
-    assert parquet_store(options).spark_writes is is_spark
+    assert parquet_store(options).has_python_tasks is not is_spark
     assert replace(options, checkpoint="").spark_has_output
