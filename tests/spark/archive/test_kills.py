@@ -66,7 +66,9 @@ def test_archive(
             partition,
             record.offset,
             record.key,
-            record.value if decode == "none" else record.value and record.value.decode(),
+            record.value.decode()
+            if decode == "string" and record.value is not None
+            else record.value,
         )
         for partition, records in enumerate(records_of(bootstrap, topic, PARTITIONS))
         for record in records
