@@ -8,9 +8,10 @@ driver reads each file's footer, which says what is in it, and names it by that.
 from __future__ import annotations
 
 import json
+import queue
+import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,17 +130,26 @@ def _records(counted: Observation) -> int:
     """The number of rows that passed. Raises JobError if Spark does not tell: it does so by an
     event, which a driver that is overloaded drops.
     """
-    pool = ThreadPoolExecutor(1)
+    answers: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(counted.get)
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+            answers.put(error)
+
+    # A daemon: where the event does not come, it waits for ever, and the process must end.
+    threading.Thread(target=ask, name="archive-count", daemon=True).start()
     try:
-        found = pool.submit(lambda: counted.get).result(COUNT_TIMEOUT_S)
-    except TimeoutError:
+        found = answers.get(timeout=COUNT_TIMEOUT_S)
+    except queue.Empty:
         raise JobError(
             "Spark did not say how many records it wrote (its driver drops events, see "
             "spark.scheduler.listenerbus.eventqueue.capacity): nothing of this batch is visible. "
             "Start again"
         ) from None
-    finally:
-        pool.shutdown(wait=False)
+    if isinstance(found, Exception):
+        raise found
     return int(found["records"])
 
 
