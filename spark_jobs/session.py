@@ -201,12 +201,12 @@ def _session(application_name: str, settings: Mapping[str, str]) -> SparkSession
     except Exception as error:  # py4j and Java errors have no common base but Exception
         first = str(error).strip().splitlines()[0].rstrip(".")
         raise JobError(f"Spark did not start: {first}") from error
-    if not _is_remote(spark):
+    if not is_remote(spark):
         spark.sparkContext.setLogLevel(os.environ.get("SPARK_LOG_LEVEL", "ERROR"))
     return spark
 
 
-def _is_remote(spark: SparkSession) -> bool:
+def is_remote(spark: SparkSession) -> bool:
     """Whether it is a session of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
@@ -216,7 +216,7 @@ def ship(spark: SparkSession) -> None:
     path = bundle_path()
     if path is None:  # it came as a bundle: Spark has sent it already
         return
-    if _is_remote(spark):
+    if is_remote(spark):
         spark.addArtifacts(str(path), pyfile=True)
     else:
         spark.sparkContext.addPyFile(str(path))

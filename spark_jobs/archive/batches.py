@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import batch_ends
-from ..cluster import Subscription, Topics, look
+from ..cluster import ClusterView, Subscription, look
 from ..errors import JobError, StartRefused
 from ..identity import read_identity, write_identity
 from ..lease import check_lease
@@ -72,9 +72,11 @@ class ArchiveBatches:
         ends = batch_ends(self.query, batch_id)
         if ends is None:
             raise JobError(f"{self.query} has no offsets of batch {batch_id}: the folder vanished")
-        topics = self._look(commit)
+        view = self._look(commit)
+        topics = view.topics
         topic_ids = {name: facts.topic_id for name, facts in topics.items()}
-        following = self.store.write(frame, commit, Batch(batch_id, ends, topic_ids, self._check))
+        batch = Batch(batch_id, ends, topic_ids, self._check, view.record_bytes)
+        following = self.store.write(frame, commit, batch)
         identity = read_identity(self.checkpoint)
         if identity is not None:
             write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
@@ -88,14 +90,14 @@ class ArchiveBatches:
             raise _vanished(output)
         check_lease(output, LEASE, self.lease_id)
 
-    def _look(self, commit: Commit) -> Topics:
-        """The topics now; empty if the cluster cannot be asked. Raises StartRefused for a topic
+    def _look(self, commit: Commit) -> ClusterView:
+        """The cluster now; empty if the cluster cannot be asked. Raises StartRefused for a topic
         that was created again while the query runs.
         """
         try:
             view = look(self.bootstrap_servers, self.subscription, self.security_protocol)
         except JobError:  # Spark itself waits for brokers that restart
-            return {}
+            return ClusterView({})
         for name, facts in view.topics.items():
             known = commit.topic_ids.get(name)
             if known and facts.topic_id and known != facts.topic_id:
@@ -104,7 +106,7 @@ class ArchiveBatches:
                     "of this batch is visible. --resume-from earliest archives the new topic "
                     "beside the old records"
                 )
-        return view.topics
+        return view
 
 
 def _vanished(output: Folder) -> JobError:

@@ -36,9 +36,10 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where and how a task writes. staged_in: folder relative to the output. origin: what is kept
-    in each file's metadata beside its offsets (query, batch). decoder: of values, a `ValueDecoder`
-    as text; empty for values that stay bytes.
+    """Where and how a task writes. staged_in: folder relative to the output. rows_per_file: those
+    of a file of target_file_bytes, which Spark counts; None if that is not known. origin: what is
+    kept in each file's metadata (query, batch). decoder: of values, a `ValueDecoder` as text; empty
+    for values that stay bytes. by_spark: Spark itself writes, see `spark_parquet`.
     """
 
     output: str
@@ -46,9 +47,11 @@ class Staging:
     layout: tuple[str, ...]
     generations: dict[str, int] = field(default_factory=dict)
     target_file_bytes: int = 128 * 1024 * 1024
+    rows_per_file: int | None = None
     compression: str = "zstd"
     origin: dict[str, object] = field(default_factory=dict)
     decoder: str = ""
+    by_spark: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,14 @@ def next_commit(
         removed=(),
         records=previous.records + sum(file.records for file in files),
         size_bytes=previous.size_bytes + sum(file.size_bytes for file in files),
+    )
+
+
+def not_shared(output: Folder) -> JobError:
+    """The error of files that tasks wrote and the driver does not find."""
+    return JobError(
+        f"the executors wrote to a {output} that is not the driver's: on a cluster --output must "
+        "be a place that all machines share"
     )
 
 

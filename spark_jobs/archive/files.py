@@ -51,7 +51,7 @@ VALUE: Final = "value"
 DEAD_LETTERS: Final = "_dlq"
 """The folder of records whose values cannot be decoded, as they were, in the archive's layout."""
 
-_HOUR_US: Final = 3_600_000_000
+HOUR_MS: Final = 3_600_000
 STATISTICS: Final = ["topic", "partition", "offset", "timestamp", "timestampType"]
 
 
@@ -133,7 +133,7 @@ def _hours(times: pa.Array, layout: tuple[str, ...]) -> pa.Array:
     microseconds = times.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
     unit = 1 if "hour" in layout else 24
     whole = pc.min_element_wise(
-        pc.multiply(pc.divide(microseconds, _HOUR_US * unit), unit), LAST_HOUR // unit * unit
+        pc.multiply(pc.divide(microseconds, HOUR_MS * 1000 * unit), unit), LAST_HOUR // unit * unit
     )
     return pc.if_else(pc.less(microseconds, 0), -1, whole)
 
@@ -258,6 +258,21 @@ def write_parts(parts: Iterable[Part], staging: Staging) -> list[StagedFile]:
 def dead_files(output: Folder) -> list[str]:
     """Relative paths of the files with dead letters."""
     return [f"{DEAD_LETTERS}/{path}" for path in output.child(DEAD_LETTERS).files()]
+
+
+def column_range(metadata: Any, name: str) -> tuple[Any, Any] | None:
+    """The smallest and the largest value of a column by a file's statistics; None without them."""
+    smallest, largest = [], []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = (group.column(place) for place in range(metadata.num_columns))
+        (column,) = (column for column in columns if column.path_in_schema == name)
+        statistics = column.statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        smallest.append(statistics.min)
+        largest.append(statistics.max)
+    return (min(smallest), max(largest)) if smallest else None
 
 
 def count_records(output: Folder, paths: Iterable[str]) -> int:

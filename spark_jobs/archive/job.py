@@ -19,7 +19,7 @@ from ..kafka_source import arrow_batches, read_stream, record_limit
 from ..lake.formats import check_format
 from ..progress import Progress, Reporter, Totals
 from ..running import run_query
-from ..session import check_kafka_source, ship
+from ..session import check_kafka_source, is_remote, ship
 from ..topic_checks import counted
 from .batches import ArchiveBatches, batches_of
 from .commits import Commit
@@ -143,7 +143,8 @@ def start_archive(
 ) -> StreamingQuery:
     """Start the query of an opened archive. Raises JobError."""
     options = archive_.options
-    ship(spark)
+    if archive_.store.has_python_tasks or is_remote(spark):  # Connect runs the batch function there
+        ship(spark)
     try:
         check_kafka_source(spark)
         with arrow_batches(spark, archive_.view.record_bytes):

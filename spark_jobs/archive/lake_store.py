@@ -78,6 +78,11 @@ class LakeStore:
         """See `Store`."""
         return self.table.folder
 
+    @property
+    def has_python_tasks(self) -> bool:
+        """See `Store`."""
+        return False
+
     def newest(self) -> Commit | None:
         """See `Store`."""
         copy = newest_commit(self.folder)

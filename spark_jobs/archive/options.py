@@ -18,7 +18,7 @@ from ..kafka_source import (
 )
 from ..lake.formats import DELTA, FORMATS, LakeFormat
 from ..options import Option, parse_boolean, parse_size
-from ..storage import absolute
+from ..storage import absolute, is_local
 from .layout import DEFAULT_LAYOUT, parse_layout
 from .start import JOB, ResumeFrom
 
@@ -123,6 +123,14 @@ class ArchiveOptions:
             return absolute(self.checkpoint)
         path, mark, query = self.output_uri.partition("?")
         return f"{path.rstrip('/')}.checkpoint{mark}{query}"
+
+    @property
+    def spark_has_output(self) -> bool:
+        """Whether Spark can write to the output's file system: a local one, or that of its
+        checkpoint. pyarrow has others.
+        """
+        places = (uri.split("/")[:3] for uri in (self.output_uri, self.checkpoint_uri))
+        return is_local(self.output_uri) or len({tuple(place) for place in places}) == 1
 
     @property
     def fail_on_data_loss(self) -> bool:

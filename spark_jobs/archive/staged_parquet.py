@@ -1,8 +1,9 @@
-"""How Spark's tasks write an archive's files into the staging folder: a function for `mapInArrow`,
-whose rows say what the task wrote.
+"""How Spark's tasks write an archive's files into the staging folder: by themselves, see
+`spark_parquet`, or by a function for `mapInArrow`, whose rows say what the task wrote. The function
+decodes values, and it knows the file systems of pyarrow, of which Spark may lack one.
 
-Spark gives the rows of one successful attempt of each task. What other attempts wrote stays in the
-staging folder, which is removed after the next commit.
+Of the function Spark gives the rows of one successful attempt of each task. What other attempts
+wrote stays in the staging folder, which is removed after the next commit.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from ..arrow_map import map_in_arrow
-from ..errors import JobError
 from ..storage import Folder
-from .commits import StagedFile, Staging
+from .commits import StagedFile, Staging, not_shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,13 +65,14 @@ def _file_rows(files: Sequence[StagedFile]) -> pa.RecordBatch:
 
 def write_staged(frame: DataFrame, staging: Staging) -> list[StagedFile]:
     """Write a batch's records; gives the files, which are not visible yet. Raises JobError."""
+    if staging.by_spark:
+        from .spark_parquet import write_by_spark
+
+        return write_by_spark(frame, staging)
     rows = map_in_arrow(frame, WriteStaged(staging), FILES_SCHEMA).collect()
     files = [StagedFile(*row) for row in rows]
     output = Folder(staging.output)
     there = {f"{staging.staged_in}/{name}" for name in output.names(staging.staged_in)}
     if not there.issuperset(file.staged for file in files):
-        raise JobError(
-            f"the executors wrote to a {output} that is not the driver's: on a cluster --output "
-            "must be a place that all machines share"
-        )
+        raise not_shared(output)
     return files

@@ -4,7 +4,7 @@ a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -38,18 +38,22 @@ if TYPE_CHECKING:
 
 Write = Callable[["DataFrame", Staging], list[StagedFile]]
 DEFAULT_FILE_BYTES: Final = 128 * 1024 * 1024
+TELLING_RECORDS: Final = 1000
+"""Of fewer records a file is larger than what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch to store. ends: next offsets behind it. check: called before anything of it becomes
-    visible; raises StartRefused if this run may not write any more.
+    visible; raises StartRefused if this run may not write any more. record_bytes: average size as
+    the brokers store records, None if they do not tell.
     """
 
     batch_id: int
     ends: Offsets
     topic_ids: dict[str, str]
     check: Callable[[], None]
+    record_bytes: float | None = None
 
 
 class Store(Protocol):
@@ -57,6 +61,11 @@ class Store(Protocol):
 
     @property
     def folder(self) -> Folder: ...
+
+    @property
+    def has_python_tasks(self) -> bool:
+        """Whether Spark's tasks run functions of this package."""
+        ...
 
     def newest(self) -> Commit | None:
         """What the output says of itself; None if it is no output. Raises JobError."""
@@ -97,7 +106,7 @@ class Store(Protocol):
 class ParquetStore:
     """Files of Parquet. write_files: as `staged_parquet.write_staged`. decode: the form of values.
     tables: of decoded ones; None where values stay bytes, or the output is only looked at.
-    query_name: in dead letters.
+    query_name: in dead letters. spark_writes: see `ArchiveOptions.spark_has_output`.
     """
 
     folder: Folder
@@ -107,6 +116,12 @@ class ParquetStore:
     decode: Decode = "none"
     tables: Tables | None = None
     query_name: str = JOB
+    spark_writes: bool = True
+
+    @property
+    def has_python_tasks(self) -> bool:
+        """See `Store`."""
+        return self.tables is not None or not self.spark_writes
 
     def newest(self) -> Commit | None:
         """See `Store`."""
@@ -184,9 +199,11 @@ class ParquetStore:
             layout=previous.layout,
             generations=previous.generations,
             target_file_bytes=self.target_file_bytes,
+            rows_per_file=rows_per_file(self.target_file_bytes, previous.files, batch.record_bytes),
             compression=self.compression,
             origin=origin,
             decoder=self._decoder(frame, batch.ends),
+            by_spark=not self.has_python_tasks,
         )
 
     def _decoder(self, frame: DataFrame, ends: Offsets) -> str:
@@ -196,6 +213,18 @@ class ParquetStore:
         from .decoded import ValueDecoder
 
         return ValueDecoder(self.tables.of_batch(frame, ends), self.query_name).to_text()
+
+
+def rows_per_file(
+    target_bytes: int, before: Sequence[StagedFile], record_bytes: float | None
+) -> int | None:
+    """Rows of a file of about that size, None if that is not known. before: the files of the batch
+    before, which tell if they have records enough. record_bytes: as brokers store them.
+    """
+    records = sum(file.records for file in before)
+    if records >= TELLING_RECORDS:
+        record_bytes = sum(file.size_bytes for file in before) / records
+    return None if record_bytes is None else max(int(target_bytes / record_bytes), 1)
 
 
 def _write_staged(frame: DataFrame, staging: Staging) -> list[StagedFile]:
@@ -216,6 +245,7 @@ def parquet_store(
         options.decoding.decode,
         tables,
         options.query_name,
+        options.spark_has_output,
     )
 
 

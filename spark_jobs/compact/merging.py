@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..archive.files import METADATA_KEY, ROW_GROUP_BYTES, STATISTICS
+from ..archive.files import METADATA_KEY, ROW_GROUP_BYTES, STATISTICS, column_range
 from ..storage import Folder
 
 BATCH_RECORDS = 16_384
@@ -69,13 +69,6 @@ def newest_time_ms(archive: Folder, path: str) -> tuple[int | None, int]:
     """
     system, root = archive.open()
     metadata: Any = pq.read_metadata(f"{root}/{path}", filesystem=system)
-    newest: int | None = None
-    for group in range(metadata.num_row_groups):
-        columns = (metadata.row_group(group).column(n) for n in range(metadata.num_columns))
-        (column,) = (column for column in columns if column.path_in_schema == "timestamp")
-        statistics = column.statistics
-        if statistics is None or not statistics.has_min_max:
-            return None, metadata.num_rows
-        time: datetime = statistics.max
-        newest = max(newest or 0, round(time.timestamp() * 1000))
+    times: tuple[datetime, datetime] | None = column_range(metadata, "timestamp")
+    newest = None if times is None else max(round(times[1].timestamp() * 1000), 0)
     return newest, metadata.num_rows

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ..arrow_map import map_in_arrow
 from .errors import SinkError
-from .partitioner import partition_for
 from .placement import numbers_for_tasks
 from .rows import HEADERS, KEY, PARTITION, SOURCE_OFFSET, TIMESTAMP, TOPIC, VALUE
-from .tasks import AddPartition
+from .spark_partitioner import partition_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -92,20 +90,26 @@ def _with_partition(
     rows: DataFrame, layout: Layout, partition_counts: Mapping[str, int]
 ) -> DataFrame:
     from pyspark.sql import functions as F
-    from pyspark.sql.types import IntegerType, StructField, StructType
 
     if layout.arrangement == "keep":
         raise SinkError(
             "arrangement='keep' needs a column partition, which says where each row goes"
         )
-    if KEY not in rows.columns and layout.topic is not None:
-        # As `partition_for` does, without a way through Python.
-        count = partition_counts[layout.topic]
-        by_value = F.pmod(F.crc32(VALUE), F.lit(count)).cast("int")
-        without_value = F.lit(partition_for(None, None, count))
-        return rows.withColumn(PARTITION, F.coalesce(by_value, without_value))
-    schema = StructType([*rows.schema.fields, StructField(PARTITION, IntegerType(), False)])
-    return map_in_arrow(rows, AddPartition(dict(partition_counts), layout.topic), schema)
+    key = F.col(KEY) if KEY in rows.columns else None
+    place = partition_column(key, F.col(VALUE), _partition_count(layout, partition_counts))
+    return rows.withColumn(PARTITION, place)
+
+
+def _partition_count(layout: Layout, partition_counts: Mapping[str, int]) -> Column:
+    """Of each row's topic; 1 for topics that the sink does not have, which `WriteTask` reports."""
+    from pyspark.sql import functions as F
+
+    if layout.topic is not None:
+        return F.lit(partition_counts[layout.topic])
+    found = F.lit(1)
+    for topic, count in partition_counts.items():
+        found = F.when(F.col(TOPIC) == topic, count).otherwise(found)
+    return found
 
 
 def record_columns(schema: StructType, layout: Layout) -> list[Column]:

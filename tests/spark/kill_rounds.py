@@ -165,13 +165,14 @@ def local_job(arguments: Sequence[str], module: str) -> JobProcess:
 class Rounds:
     """Rounds of one job. feed: produces the records of a range of numbers. module: that is run with
     the arguments and the options of jobs. struck: kills so far. failures: what a job said that
-    ended by itself with an error, which is allowed behind a kill.
+    ended by itself with an error, which is allowed behind a kill. victims: beside the driver.
     """
 
     arguments: Sequence[str]
     feed: Callable[[range], None]
     broker: BrokerProcess
     module: str = "spark_jobs"
+    victims: tuple[Victim, ...] = ("worker", "broker")
     random: random.Random = field(default_factory=lambda: random.Random(11))
     fed: int = 0
     struck: Counter[Victim] = field(default_factory=Counter)
@@ -182,7 +183,7 @@ class Rounds:
         while (left := rounds - self.struck.total()) > 0:
             kills = min(LIFE, left)
             self._feed(kills + 1)
-            victims = self.random.choices(("worker", "broker"), k=kills - 1)
+            victims = self.random.choices(self.victims, k=kills - 1)
             with local_job(self.arguments, self.module) as job:
                 if self._is_cut_off(job, (*victims, "driver")):
                     continue
@@ -194,7 +195,7 @@ class Rounds:
                 pass
             self._check_end(job, is_struck=False)
         print(f"{self.arguments[0]}: killed {dict(self.struck)}, ended with {self.failures}")
-        assert min(self.struck["worker"], self.struck["broker"]) > 0 or rounds < LIFE
+        assert all(self.struck[victim] for victim in self.victims) or rounds < LIFE
         return self.fed
 
     def _feed(self, kills: int) -> None:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.archive import ArchiveOptions, archive
+from spark_jobs.archive.files import column_range
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.java import java_problem
 from spark_jobs.spark_conf import connector_package
@@ -179,12 +180,16 @@ def test_batches_files_and_what_they_say(
     files = [path for path in out.rglob("*.parquet") if "_archive" not in path.parts]
     assert len(files) == summary.totals.files
     for path in files:
-        described = json.loads(pq.read_metadata(path).metadata[b"kbroker.archive"])
-        first, last = described["first_offset"], described["last_offset"]
-        assert path.name == f"p{described['partition']:05d}-{first:012d}-{last:012d}.parquet"
-        offsets = pq.read_table(path, partitioning=None).column("offset").to_pylist()
-        assert (offsets[0], offsets[-1], len(offsets)) == (first, last, described["records"])
-        assert path.parent.parent.name == f"topic={described['topic']}"
+        metadata = pq.read_metadata(path)
+        first, last = column_range(metadata, "offset") or (-1, -1)
+        partition, _ = column_range(metadata, "partition") or (-1, -1)
+        assert path.name == f"p{partition:05d}-{first:012d}-{last:012d}.parquet"
+        rows = pq.read_table(path, partitioning=None)
+        offsets = rows.column("offset").to_pylist()
+        assert offsets == sorted(offsets)
+        assert (offsets[0], offsets[-1], len(offsets)) == (first, last, metadata.num_rows)
+        assert set(rows.column("partition").to_pylist()) == {partition}
+        assert path.parent.parent.name in {f"topic={one}", f"topic={two}"}
     assert not (out / "_spark_metadata").exists()
 
 

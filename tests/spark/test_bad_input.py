@@ -107,6 +107,7 @@ def test_a_wrong_password_and_missing_rights(
 def test_executors_without_pyarrow(
     bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
 ) -> None:
+    """They need it to decode values; files of bytes Spark writes without Python."""
     import py4j
     import pyspark
 
@@ -122,20 +123,28 @@ def test_executors_without_pyarrow(
     )
     python.chmod(0o755)
     command = [sys.executable, "-m", "spark_jobs", "archive", "--bootstrap-servers", bootstrap]
-    command += ["--topics", topic, "--output", str(tmp_path / "out"), "--master", "local[1]"]
+    command += ["--topics", topic, "--master", "local[1]", "--output"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    bare = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
 
-    def run(**more: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=tmp_path, env=environment | more, capture_output=True, text=True
+            [*command, *arguments],
+            cwd=tmp_path,
+            env=environment | more,
+            capture_output=True,
+            text=True,
         )
 
-    failed = run(PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=sys.executable)
+    strings = ("strings", "--decode", "string")
+    failed = run(*strings, **bare)
     assert failed.returncode == 1
     assert "pyarrow" in failed.stderr.lower(), failed.stderr
     assert failed.stderr.count("\n") == 1, failed.stderr
-    assert run().returncode == 0
-    assert pq.read_table(tmp_path / "out").num_rows == RECORDS
+    assert run(*strings).returncode == 0
+    assert run("bytes", **bare).returncode == 0
+    for output in ("strings", "bytes"):
+        assert pq.read_table(tmp_path / output).num_rows == RECORDS
 
 
 READS = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 
-Place = tuple[str, int, int, bytes | None, bytes | None]
-"""Topic, partition, offset, key and value."""
+Place = tuple[str, int, int, bytes | None, bytes | str | None]
+"""Topic, partition, offset, key and value, a string where it was decoded to one."""
 
 
 def seen_by_pyarrow(folder: Path) -> list[Place]:

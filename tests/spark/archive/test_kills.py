@@ -15,7 +15,7 @@ from spark_jobs.java import java_problem
 from tests.clients.adapters import ConfluentAdapter, Sent
 from tests.spark.archive.readers import seen_by_duckdb, seen_by_pyarrow
 from tests.spark.copying.records import fill, records_of
-from tests.spark.kill_rounds import ROUNDS, Rounds
+from tests.spark.kill_rounds import ROUNDS, Rounds, Victim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,17 +34,23 @@ BASE_MS = 1_700_000_000_000
 
 
 @ROUNDS
+@pytest.mark.parametrize("decode", ["none", "string"])
 def test_archive(
     spark: SparkSession,
     mortal: BrokerProcess,
     new_mortal_topic: Callable[[int], str],
     tmp_path: Path,
     rounds: int,
+    decode: str,
 ) -> None:
     """Readers are asked after each life of a driver too, when its last batch was cut off."""
     bootstrap, output = mortal.bootstrap_servers, tmp_path / "out"
     topic = new_mortal_topic(PARTITIONS)
     arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
+    arguments += ["--output", str(output), "--decode", decode]
+    victims: tuple[Victim, ...] = ("worker", "broker")
+    if decode == "none":  # Spark writes by itself: there is no worker
+        victims = ("broker",)
 
     def feed(numbers: range) -> None:
         if output.exists():
@@ -53,9 +59,17 @@ def test_archive(
             assert seen_by_duckdb(output) == seen
         fill(bootstrap, topic, numbers, PARTITIONS)
 
-    count = Rounds([*arguments, "--output", str(output)], feed, mortal).run(rounds)
+    count = Rounds(arguments, feed, mortal, victims=victims).run(rounds)
     expected = [
-        (topic, partition, record.offset, record.key, record.value)
+        (
+            topic,
+            partition,
+            record.offset,
+            record.key,
+            record.value.decode()
+            if decode == "string" and record.value is not None
+            else record.value,
+        )
         for partition, records in enumerate(records_of(bootstrap, topic, PARTITIONS))
         for record in records
     ]
