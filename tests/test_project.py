@@ -289,7 +289,7 @@ def test_files_that_begin_early_exist() -> None:
 
 
 def test_files_with_a_session_of_spark_go_to_one_worker() -> None:
-    takes_session = re.compile(r"^def test_[^)]*\bspark: SparkSession", re.MULTILINE)
+    takes_session = re.compile(r"^ *def test_[^)]*\bspark: SparkSession", re.MULTILINE)
     files = (ROOT / "tests" / "spark").rglob("test_*.py")
     found = {path for path in files if takes_session.search(path.read_text())}
     assert {path.relative_to(ROOT).as_posix() for path in found} == SPARK_FILES
