@@ -88,6 +88,7 @@ SPARK_FILES: Final = frozenset(
         "tests/spark/data_source/test_source.py",
         "tests/spark/dedupe/test_job.py",
         "tests/spark/dlq/test_job.py",
+        "tests/spark/exactly_once/test_frames.py",
         "tests/spark/exactly_once/test_sink.py",
         "tests/spark/exactly_once/test_spark_partitioner.py",
         "tests/spark/lag/test_spark_queries.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal
 
 from .errors import SinkError
@@ -66,24 +67,15 @@ def arranged(frame: DataFrame, layout: Layout, partition_counts: Mapping[str, in
 def _place(layout: Layout, partition_counts: Mapping[str, int], tasks: int) -> Column:
     """What to shuffle by, so that target partitions are spread evenly over the tasks: the hashes of
     0, 1, 2, ... would bring several into one task and leave others without any. Rows of a target
-    that the sink does not have are null, and `WriteTask` reports them.
+    that the sink does not have go to any task: `WriteTask` reports them.
     """
     from pyspark.sql import functions as F
 
-    numbers = numbers_for_tasks(tasks)
-    lists: dict[str, Column] = {}
-    first = 0
-    for topic, count in partition_counts.items():
-        places = [F.lit(numbers[(first + index) % tasks]) for index in range(count)]
-        lists[topic] = F.array(*places)
-        first += count
-    partition = F.col(PARTITION)
-    if layout.topic is not None:
-        return F.get(lists[layout.topic], partition)
-    place = F.lit(None).cast("int")
-    for topic, known in lists.items():
-        place = F.when(F.col(TOPIC) == topic, F.get(known, partition)).otherwise(place)
-    return place
+    firsts = accumulate(partition_counts.values(), initial=0)
+    first = _by_topic(dict(zip(partition_counts, firsts, strict=False)), layout)
+    numbers = F.array(*map(F.lit, numbers_for_tasks(tasks)))
+    number = first + F.col(PARTITION).cast("long")  # whatever a row says for its partition
+    return F.get(numbers, F.pmod(number, F.lit(tasks)).cast("int"))
 
 
 def _with_partition(
@@ -96,20 +88,22 @@ def _with_partition(
             "arrangement='keep' needs a column partition, which says where each row goes"
         )
     key = F.col(KEY) if KEY in rows.columns else None
-    place = partition_column(key, F.col(VALUE), _partition_count(layout, partition_counts))
-    return rows.withColumn(PARTITION, place)
+    # Without partitions `WriteTask` reports a row, as it has an unknown topic.
+    count = F.coalesce(_by_topic(partition_counts, layout), F.lit(1))
+    return rows.withColumn(PARTITION, partition_column(key, F.col(VALUE), count))
 
 
-def _partition_count(layout: Layout, partition_counts: Mapping[str, int]) -> Column:
-    """Of each row's topic; 1 for topics that the sink does not have, which `WriteTask` reports."""
+def _by_topic(values: Mapping[str, int], layout: Layout) -> Column:
+    """The value of the row's topic, null for topics that the sink does not have. A map, as a branch
+    per topic would overflow Spark's stack with some thousand topics.
+    """
     from pyspark.sql import functions as F
 
     if layout.topic is not None:
-        return F.lit(partition_counts[layout.topic])
-    found = F.lit(1)
-    for topic, count in partition_counts.items():
-        found = F.when(F.col(TOPIC) == topic, count).otherwise(found)
-    return found
+        return F.lit(values[layout.topic])
+    # As one text, not a literal for each topic: a topic's name has neither of the two separators.
+    text = ",".join(f"{topic}:{value}" for topic, value in values.items())
+    return F.try_element_at(F.str_to_map(F.lit(text)), F.col(TOPIC)).cast("int")
 
 
 def record_columns(schema: StructType, layout: Layout) -> list[Column]:
