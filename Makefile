@@ -25,8 +25,8 @@ PURE := tests/protocol tests/settings tests/metadata tests/controller tests/quor
     tests/coordinator tests/replication tests/share
 CONFIG ?= config/server.properties
 # The Python of .venv, when it is made: by default the first from 3.11 on that is on the PATH. One built
-# with profile-guided optimisation, as a distribution's is, runs the tests a quarter faster than one built
-# without, as pyenv's is unless it is told.
+# with profile-guided optimisation, as a distribution's is, took 0.73 of the CPU in a simulation of what one
+# built without took, as pyenv's is unless it is told.
 PYTHON ?= python3.11 python3.12 python3.13 python3.14 python3
 
 .PHONY: help

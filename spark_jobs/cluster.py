@@ -284,4 +284,4 @@ async def _record_bytes(client: Client, topics: Topics) -> float | None:
         for facts in topics.values()
         for partition, end in facts.latest.items()
     )
-    return size_bytes / records if size_bytes and records else None
+    return size_bytes / records if size_bytes > 0 and records > 0 else None

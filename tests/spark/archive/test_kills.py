@@ -59,17 +59,12 @@ def test_archive(
             assert seen_by_duckdb(output) == seen
         fill(bootstrap, topic, numbers, PARTITIONS)
 
+    def stored(value: bytes | None) -> bytes | str | None:
+        return value if value is None or decode == "none" else value.decode()
+
     count = Rounds(arguments, feed, mortal, victims=victims).run(rounds)
     expected = [
-        (
-            topic,
-            partition,
-            record.offset,
-            record.key,
-            record.value.decode()
-            if decode == "string" and record.value is not None
-            else record.value,
-        )
+        (topic, partition, record.offset, record.key, stored(record.value))
         for partition, records in enumerate(records_of(bootstrap, topic, PARTITIONS))
         for record in records
     ]
