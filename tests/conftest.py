@@ -105,6 +105,7 @@ SPARK_FILES: Final = frozenset(
         "tests/spark/test_running_changes.py",
         "tests/spark/test_source_guide.py",
         "tests/spark/test_tables_docs.py",
+        "tests/spark/test_worker.py",
         "tests/spark/verify/test_job.py",
     }
 )

@@ -18,6 +18,7 @@ from ..checkpoint import Offsets
 from ..cluster import Topics
 from ..errors import JobError
 from ..wire.client import BlockingClient
+from ..worker import forget_archives
 from .options import SourceOptions
 from .planning import limited, lost, ranges, resolved, with_new_partitions
 from .records import read_range
@@ -40,6 +41,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
         )
     finally:
         client.close()
+        forget_archives()
 
 
 def _existing(client: BlockingClient, options: SourceOptions) -> Topics:

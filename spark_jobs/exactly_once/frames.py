@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from .errors import SinkError
 from .placement import numbers_for_tasks
 from .rows import HEADERS, KEY, PARTITION, SOURCE_OFFSET, TIMESTAMP, TOPIC, VALUE
-from .spark_partitioner import partition_column
+from .spark_partitioner import partition_expression
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -73,9 +73,9 @@ def _place(layout: Layout, partition_counts: Mapping[str, int], tasks: int) -> C
 
     firsts = accumulate(partition_counts.values(), initial=0)
     first = _by_topic(dict(zip(partition_counts, firsts, strict=False)), layout)
-    numbers = F.array(*map(F.lit, numbers_for_tasks(tasks)))
-    number = first + F.col(PARTITION).cast("long")  # whatever a row says for its partition
-    return F.get(numbers, F.pmod(number, F.lit(tasks)).cast("int"))
+    numbers = ", ".join(map(str, numbers_for_tasks(tasks)))
+    number = f"{first} + cast({PARTITION} as bigint)"  # whatever a row says for its partition
+    return F.expr(f"get(array({numbers}), cast(pmod({number}, {tasks}) as int))")
 
 
 def _with_partition(
@@ -87,23 +87,22 @@ def _with_partition(
         raise SinkError(
             "arrangement='keep' needs a column partition, which says where each row goes"
         )
-    key = F.col(KEY) if KEY in rows.columns else None
     # Without partitions `WriteTask` reports a row, as it has an unknown topic.
-    count = F.coalesce(_by_topic(partition_counts, layout), F.lit(1))
-    return rows.withColumn(PARTITION, partition_column(key, F.col(VALUE), count))
+    count = f"coalesce({_by_topic(partition_counts, layout)}, 1)"
+    key = KEY if KEY in rows.columns else None
+    return rows.withColumn(PARTITION, F.expr(partition_expression(key, VALUE, count)))
 
 
-def _by_topic(values: Mapping[str, int], layout: Layout) -> Column:
-    """The value of the row's topic, null for topics that the sink does not have. A map, as a branch
-    per topic would overflow Spark's stack with some thousand topics.
+def _by_topic(values: Mapping[str, int], layout: Layout) -> str:
+    """An expression: the value of the row's topic, null for topics that the sink does not have. A
+    map, as a branch per topic would overflow Spark's stack with some thousand topics.
     """
-    from pyspark.sql import functions as F
-
     if layout.topic is not None:
-        return F.lit(values[layout.topic])
-    # As one text, not a literal for each topic: a topic's name has neither of the two separators.
+        return str(values[layout.topic])
+    # As one text, not a literal for each topic: the name of a topic that exists has neither of the
+    # two separators, and no quote.
     text = ",".join(f"{topic}:{value}" for topic, value in values.items())
-    return F.try_element_at(F.str_to_map(F.lit(text)), F.col(TOPIC)).cast("int")
+    return f"cast(try_element_at(str_to_map('{text}'), {TOPIC}) as int)"
 
 
 def record_columns(schema: StructType, layout: Layout) -> list[Column]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_jobs.exactly_once.partitioner import partition_for
-from spark_jobs.exactly_once.spark_partitioner import partition_column
+from spark_jobs.exactly_once.spark_partitioner import partition_expression
 from spark_jobs.java import java_problem
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def test_partitions_are_those_of_python(spark: SparkSession) -> None:
         for count in (1, 3, 1000)
     ]
     frame = spark.createDataFrame(rows, "key binary, value binary, count int")
-    key, value, count = F.col("key"), F.col("value"), F.col("count")
-    keyed = partition_column(key, value, count).alias("keyed")
-    keyless = partition_column(None, value, count).alias("keyless")
+    keyed = F.expr(partition_expression("key", "value", "count")).alias("keyed")
+    keyless = F.expr(partition_expression(None, "value", "count")).alias("keyless")
     found = frame.select("key", "value", "count", keyed, keyless).collect()
     assert len(found) == len(rows)
     for key_, value_, count_, by_key, by_value in found:
