@@ -233,6 +233,7 @@ class FollowerCycle:
             node.logs,
             offload=node.offload("follow", 1),
             on_log_start=node.replicas.hosting.log_start_moved,
+            when_flushed=node.replicas.when_flushed,
             now_ms=turns.now_ms,
         )
         return ReplicaFetcher(
