@@ -73,7 +73,8 @@ class TransactionalProducer:
         A refusal of a repeated request may mean this driver: an earlier try was given the epoch,
         and the coordinator died with its answer. Its successor does not know who asked, for the
         log has no previous epochs (KAFKA-20357). Then this driver takes another epoch as if it
-        began now, and if there is another driver, that one is fenced and stops.
+        began now, and if there is another driver, that one is fenced and stops. An earlier try that
+        was refused for a transaction that is being ended (CONCURRENT_TRANSACTIONS) was given none.
         """
         is_repeated = False
 
@@ -82,7 +83,8 @@ class TransactionalProducer:
             try:
                 return self._init(previous)
             except KafkaError as error:
-                is_repeated |= error.code.retriable
+                is_unknown = error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
+                is_repeated |= error.code.retriable and is_unknown
                 raise
 
         try:

@@ -318,6 +318,20 @@ def test_a_second_driver_while_the_coordinator_moves(
     assert cluster.committed("out") == expected(0, 1)
 
 
+def test_a_second_driver_whose_markers_are_being_written(
+    cluster: ScriptedCluster, driver: QueryDriver
+) -> None:
+    """The first driver is refused twice: while the markers are written, then for its epoch. It was
+    given none in between, so there is no doubt that another one has been.
+    """
+    driver.write_batch(0, tasks_of(cluster, 0))
+    QueryDriver(cluster.client(), QUERY).write_batch(1, tasks_of(cluster, 1))
+    cluster.fail(ApiKey.INIT_PRODUCER_ID, ErrorCode.CONCURRENT_TRANSACTIONS)
+    with pytest.raises(SecondDriver):
+        driver.write_batch(1, tasks_of(cluster, 1))
+    assert cluster.committed("out") == expected(0, 1)
+
+
 KAFKA_0_11 = {
     ApiKey.PRODUCE: 3,
     ApiKey.FETCH: 5,
