@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,17 +81,21 @@ def test_a_driver_killed_at_random_moments(
     source, target = new_topic(PARTITIONS), new_topic(PARTITIONS)
     random_moments = random.Random(7)
     kills = int(os.environ.get("KBROKER_TEST_KILLS", "20"))
-    killed = 0
-    for number in range(kills + 1):
+    killed, run_s = 0, 0.0
+    for number in range(kills + 2):
         fill(bootstrap, source, range(number * ROUND_ROWS, (number + 1) * ROUND_ROWS))
+        began_at = time.perf_counter()
         process = start(bootstrap, source, target, str(tmp_path / "cp"))
+        is_killed = 0 < number <= kills
+        wait_s = random_moments.uniform(0.3, 1) * run_s if is_killed else 600.0
         try:
-            last = number == kills
-            process.communicate(timeout=600 if last else random_moments.uniform(8, 30))
+            process.communicate(timeout=wait_s)
         except subprocess.TimeoutExpired:
             killed += 1
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+        if number == 0:  # how long does a run take here?
+            run_s = time.perf_counter() - began_at
     assert process.returncode == 0
     assert killed > kills // 2
-    check(bootstrap, target, (kills + 1) * ROUND_ROWS)
+    check(bootstrap, target, (kills + 2) * ROUND_ROWS)
