@@ -76,15 +76,15 @@ class TransactionalProducer:
         began now, and if there is another driver, that one is fenced and stops. An earlier try that
         was refused for a transaction that is being ended (CONCURRENT_TRANSACTIONS) was given none.
         """
-        is_repeated = False
+        is_in_doubt = False
 
         def attempt() -> Producer:
-            nonlocal is_repeated
+            nonlocal is_in_doubt
             try:
                 return self._init(previous)
             except KafkaError as error:
-                is_unknown = error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
-                is_repeated |= error.code.retriable and is_unknown
+                is_given_none = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+                is_in_doubt |= error.code.retriable and not is_given_none
                 raise
 
         try:
@@ -92,7 +92,7 @@ class TransactionalProducer:
         except KafkaError as error:
             # The coordinator has forgotten the id since (transactional.id.expiration.ms).
             is_forgotten = error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-            may_be_own = is_repeated and error.code in REFUSED_EPOCH_CODES
+            may_be_own = is_in_doubt and error.code in REFUSED_EPOCH_CODES
             if previous is None or not (is_forgotten or may_be_own):
                 raise
         return self._client.retry(lambda: self._init(None))
