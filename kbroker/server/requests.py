@@ -105,15 +105,19 @@ class NoResponseError(Exception):
 class Refusal:
     """In place of a response: what to raise when it is to be rendered, which happens once.
 
-    An exception holds the frames it passed through, with all that was decoded of the request: of
-    what the client did wrong only the text is kept, and no exception outlives its rendering.
+    An exception holds the frames it passed through and their callers, with all that was decoded of
+    the request and with this object, if the request failed in its first slice: of what the client
+    did wrong only the text is kept, and no exception outlives its rendering.
     """
 
     __slots__ = ("_errors",)
 
     def __init__(self, error: Exception) -> None:
-        is_clients = isinstance(error, KafkaError | MalformedRequest)
-        self._errors = [RefusedRequest(str(error)) if is_clients else error]
+        if isinstance(error, KafkaError | MalformedRequest):
+            error = RefusedRequest(str(error))
+        elif isinstance(error, RefusedRequest | NoResponseError):
+            error.__traceback__ = None
+        self._errors = [error]
 
     def _refuse(self, out: bytearray, parts: list[Part] | None) -> bytearray:
         del out, parts

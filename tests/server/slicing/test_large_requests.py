@@ -517,6 +517,12 @@ def malformed_and_never_rendered(world: World) -> None:
     lose(world, pending)
 
 
+def malformed_at_once_and_never_rendered(world: World) -> None:
+    pending = world.send(delete_frame("group")[:-2])
+    assert pending.message is not None
+    lose(world, pending)
+
+
 def surprising_and_never_rendered(world: World) -> None:
     pending = world.send(delete_frame(*groups(), surprising(world)))
     world.finish()
@@ -553,6 +559,7 @@ def surprising_and_rendered(world: World) -> None:
         cancelled_while_handled,
         cancelled_while_it_waits,
         malformed_and_never_rendered,
+        malformed_at_once_and_never_rendered,
         surprising_and_never_rendered,
         surprising_and_rendered,
     ],
