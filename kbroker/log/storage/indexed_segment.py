@@ -190,7 +190,8 @@ class IndexedSegment(SegmentFile):
         if end > limit and not min_one_batch:
             return None, fetch_offset
         self.remember(end_offset, end)
-        return FileSlice(self.log_file(), start, end - start), end_offset
+        file = self.file or self.log_file()  # `_cut_at` has opened and marked it
+        return FileSlice(file, start, end - start), end_offset
 
     def _cut_at(
         self, floor: tuple[int, int], start: int, limit: int, end_position: int, end_offset: int
