@@ -462,11 +462,11 @@ class SimDisk:
             self._changed(directory)
 
     def isdir(self, path: Any) -> bool:
-        """os.path.isdir."""
-        self.step("stat")
+        """os.path.isdir, for which what can't be looked at is no directory."""
         try:
+            self.step("stat")
             return isinstance(self._find(path), Directory)
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def _stat(self, node: Inode | Directory) -> SimpleNamespace:

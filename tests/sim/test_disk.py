@@ -87,6 +87,14 @@ def test_a_dead_disk_refuses_everything_until_it_is_mended() -> None:
     assert disk.pwrite(file, b"a", 0) == 1
 
 
+def test_a_directory_on_a_dead_disk_is_none() -> None:
+    disk = SimDisk(Random(1))
+    disk.make_root("/d")
+    assert disk.isdir("/d")
+    disk.inject("dead", 0)
+    assert not disk.isdir("/d")
+
+
 def test_a_slow_disk_takes_longer() -> None:
     disk = SimDisk(Random(1))
     assert max(disk.latency_ms() for _ in range(100)) <= 2

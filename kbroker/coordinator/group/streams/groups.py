@@ -216,7 +216,11 @@ class StreamsGroups(OffsetGroups[StreamsGroup]):
             return []
 
         def then(error: ErrorCode, now_ms: int) -> list[Result]:
-            if error is not ErrorCode.NONE:
+            # A write that timed out has removed the member all the same.
+            group = self.groups.get(group_id)
+            if group is None or member_id not in group.members:
+                self._sessions.forget(group_id, member_id)
+            elif error is not ErrorCode.NONE:
                 self._sessions.retry(group_id, member_id, now_ms)
             return []
 

@@ -168,6 +168,14 @@ def test_a_member_whose_end_cannot_be_written_is_ended_later(world: World) -> No
     assert not world.shard().streams.groups["s"].members
 
 
+def test_a_member_that_ended_though_its_write_timed_out_has_no_session(world: World) -> None:
+    say(world, "a", 0)
+    world.log.errors.append(ErrorCode.REQUEST_TIMED_OUT)
+    world.timers.advance(45_000)
+    assert not world.shard().streams.groups["s"].members
+    assert not world.shard().streams._sessions._sessions
+
+
 def test_a_group_that_lost_a_topic_is_not_ready(world: World) -> None:
     thread = StreamsThread(world, "a")
     settle(world, [thread])
