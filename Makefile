@@ -106,7 +106,8 @@ pure-tests: $(STAMP)
 
 .PHONY: test-slow
 test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparison with Apache Kafka
-	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "slow or reference"
+	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "(slow or reference) and not serial"
+	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q -m "slow and serial"
 
 .PHONY: test-spark
 test-spark: $(STAMP)  ## all tests of the Spark pack but kills and slow ones, in one process (Java 17 or 21)

@@ -30,7 +30,12 @@ from kbroker.testing.process import BrokerProcess
 from scripts.ports import free_port
 from tests.e2e.wire import call
 
-pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.slow,
+    pytest.mark.serial,
+    pytest.mark.timeout(300),
+]
 
 BYTE_RATE: Final = 500_000
 PERCENT: Final = 15.0
