@@ -191,7 +191,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     backend(source, f"build_sdist({str(folder)!r})")
     (sdist,) = folder.glob("kbroker-*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        # 3.11.3 and older know no filters and no such attribute.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder / "unpacked")
     (unpacked,) = (folder / "unpacked").iterdir()
     wheels = ["wheel", "--no-build-isolation", "--wheel-dir", str(folder)]
     pip(Path(sys.executable), *wheels, str(unpacked))
