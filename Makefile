@@ -105,7 +105,7 @@ pure-tests: $(STAMP)
 	    $(wildcard $(PURE))
 
 .PHONY: test-slow
-test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, comparison with Apache Kafka
+test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, many seeds, comparison with Apache Kafka (half a day)
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "(slow or reference) and not serial"
 	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q -m "slow and serial"
 

@@ -50,6 +50,7 @@ def test_each_effect_once_in_a_few_kills(broker: BrokerProcess, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(java_problem() is not None, reason=java_problem() or "")
 def test_each_effect_once_in_a_hundred_kills(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def check_targets(bootstrap: str, expected: list[Row]) -> None:
     "kills",
     [
         pytest.param(3, marks=[pytest.mark.long_spark, pytest.mark.timeout(600)]),
-        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.serial, pytest.mark.timeout(3600)]),
     ],
 )
 def test_no_query_ends_and_no_record_is_lost_or_twice(
