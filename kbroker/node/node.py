@@ -156,6 +156,8 @@ class Broker:
         except (StartupError, asyncio.CancelledError):
             await self._release()
             raise
+        except GeneratorExit:
+            raise  # its loop ended before it: nothing can be awaited any more
         except BaseException as error:
             self.failure = self.failure or error
             await self._release()

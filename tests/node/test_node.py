@@ -89,6 +89,17 @@ def test_a_broker_alone_formats_nothing_by_itself(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").glob("*.properties"))
 
 
+def test_a_start_whose_loop_ends_is_closed_without_a_wait(tmp_path: Path) -> None:
+    async def script() -> None:
+        running = node(tmp_path, BOTH)
+        start = running.start()
+        start.send(None)
+        start.close()  # as the collector closes it; RuntimeError if it waited
+        running.kill()
+
+    asyncio.run(script())
+
+
 def test_each_type_of_listener_announces_and_serves_its_own_apis(tmp_path: Path) -> None:
     async def script() -> None:
         async with started(tmp_path, BOTH) as running:
