@@ -106,8 +106,10 @@ pure-tests: $(STAMP)
 
 .PHONY: test-slow
 test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, many seeds, comparison with Apache Kafka (half a day)
-	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q $(PARALLEL) -m "(slow or reference) and not serial"
-	@HYPOTHESIS_PROFILE=thorough $(PYTEST) -q -m "slow and serial"
+	@export HYPOTHESIS_PROFILE=thorough; \
+	    $(PYTEST) -q $(PARALLEL) -m "(slow or reference) and not serial"; failed=$$?; \
+	    [ $$failed -le 1 ] || exit $$failed; \
+	    $(PYTEST) -q -m "slow and serial" && exit $$failed
 
 .PHONY: test-spark
 test-spark: $(STAMP)  ## all tests of the Spark pack but kills and slow ones, in one process (Java 17 or 21)
