@@ -42,7 +42,7 @@ def parse_schema(text: str, references: Sequence[str] = ()) -> Node:
         return _parse(json.loads(text), "", names)
     except RecursionError as error:
         raise SchemaProblem("the schema is nested too deeply") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         if isinstance(error, SchemaProblem):
             raise
         raise SchemaProblem(f"it is no schema of Avro ({error})") from error

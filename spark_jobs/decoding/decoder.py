@@ -142,7 +142,10 @@ class GivenSchemas:
         if decoder is None:
             if number not in self.texts:
                 raise Undecodable(self.refused.get(number, f"schema {number} was not looked up"))
-            decoder = self._decoders[number] = AvroDecoder(self.texts[number], FRAME_BYTES)
+            try:
+                decoder = self._decoders[number] = AvroDecoder(self.texts[number], FRAME_BYTES)
+            except SchemaProblem as error:  # the driver could use it; a task's stack may be fuller
+                raise Undecodable(f"schema {number}: {error}") from error
         return decoder.value(content)
 
 

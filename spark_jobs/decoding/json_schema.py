@@ -8,6 +8,7 @@ from datetime import date, datetime
 from typing import Any, Final
 
 _INTEGERS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_FLOATS: Final = ("float", "double")
 _DECIMAL: Final = re.compile(r"decimal(\(\d+,\s*-?\d+\))?")
 
 Schema = Any
@@ -46,6 +47,8 @@ def schema_problem(value: object, schema: Schema, path: str = "") -> str | None:
         return _map_problem(value, schema, path)
     if schema in _INTEGERS:
         return _integer_problem(value, schema, path)
+    if schema in _FLOATS and _is_number(value) and not _is_float(value):
+        return f"{path or 'value'} is out of the range of {schema}"
     is_valid = _SCALARS.get(schema, _is_number)
     return None if is_valid(value) else _expected(schema, value, path)
 
@@ -107,6 +110,15 @@ def _integer_problem(value: object, name: str, path: str) -> str | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_float(value: Any) -> bool:
+    """Whether a number has a place among the floats: integers of JSON may have any length."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_moment(parse: Callable[[str], object]) -> Callable[[object], bool]:

@@ -53,6 +53,8 @@ def spark_type(message: MessageType, types: Types) -> Schema:
 def _struct(message: MessageType, types: Types, within: tuple[str, ...]) -> Schema | None:
     if message.name in within:
         raise SchemaProblem(f"{message.name} has itself as a part, which Spark has no type for")
+    if len(within) > MAX_DEPTH:
+        raise SchemaProblem(f"there are more than {MAX_DEPTH} messages in each other")
     kinds = [(each.name, _type(each, types, (*within, message.name))) for each in message.fields]
     kept = [(name, kind) for name, kind in kinds if kind is not None]
     return struct_of(kept) if kept else None

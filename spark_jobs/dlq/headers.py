@@ -16,6 +16,9 @@ PREFIX: Final = b"__connect.errors."
 RETRIES: Final = b"kbroker.dlq.retries"
 """How often `dlq retry` has sent the record round; not there before the first time."""
 
+MAX_RETRIES_DIGITS: Final = 9
+"""Of the retries; a longer number was not written by `dlq retry`."""
+
 MESSAGE_LENGTH: Final = 1_000
 """Of a message; names of fields in it may be of any length."""
 
@@ -71,4 +74,7 @@ def dead_letter_headers(
 
 
 def _retries(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() else 0
+    """0 for a header that is not there or not ours: records may have any under this name."""
+    if value is None or not value.isdigit() or len(value) > MAX_RETRIES_DIGITS:
+        return 0
+    return int(value)

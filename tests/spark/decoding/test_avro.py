@@ -136,6 +136,7 @@ def test_names_are_found_in_their_namespaces_and_in_references() -> None:
         json.dumps(record(("a", "int"), ("a", "int"))),
         '{"type": "fixed", "name": "F", "size": -1}',
         '{"type": "fixed", "name": "F", "size": "x"}',
+        '{"type": "fixed", "name": "F", "size": 1e999}',
         "[" * 100_000,
         '{"type":' * 900 + '"int"' + "}" * 900,
     ],

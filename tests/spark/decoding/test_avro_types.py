@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
-from spark_jobs.decoding.avro import parse_schema
+from spark_jobs.decoding.avro import Reader, parse_schema
 from spark_jobs.decoding.avro_types import spark_type
 from spark_jobs.decoding.errors import SchemaProblem
 from spark_jobs.decoding.types import Schema, array, string_map, struct
@@ -59,3 +60,29 @@ def test_types_that_spark_has_not() -> None:
     ):
         with pytest.raises(SchemaProblem, match=why):
             of(schema)
+
+
+def test_types_in_each_other() -> None:
+    """Of any schema that is taken, a reader can be made and the type can be pickled."""
+    nested: object = "int"
+    for _ in range(100):
+        nested = {"type": "array", "items": nested}
+    node = parse_schema(json.dumps(nested))
+    assert pickle.loads(pickle.dumps(spark_type(node))) == spark_type(node)
+    assert Reader(node).value(b"\x02" * 100 + b"\x06" + b"\x00" * 100)
+    for deeper in (["null", nested], {"type": "map", "values": nested}):
+        with pytest.raises(SchemaProblem, match="more than 100 types in each other"):
+            of(deeper)
+    # Each record is named in the next one, so that the JSON is not deep.
+    references = [
+        json.dumps(
+            {
+                "type": "record",
+                "name": f"R{number}",
+                "fields": [{"name": "a", "type": f"R{number - 1}" if number else "int"}],
+            }
+        )
+        for number in range(900)
+    ]
+    with pytest.raises(SchemaProblem, match="more than 100 types in each other"):
+        spark_type(parse_schema('"R899"', references))

@@ -23,19 +23,26 @@ from tests.spark.decoding.protobuf_bytes import content, shop
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
 
 
+DEEP = '{"type": "array", "items": ' * 600 + '"int"' + "}" * 600
+
+
 class Known:
-    """A registry with two schemas."""
+    """A registry with three schemas."""
 
     def texts(self, number: int) -> Texts:
-        if number > 2:
+        known = {1: '"string"', 2: "no schema", 4: DEEP}
+        if number not in known:
             raise Undecodable(f"no schema {number}")
-        return ('"string"',) if number == 1 else ("no schema",)
+        return (known[number],)
 
     def check(self) -> None:
         """It is always there."""
 
 
-FRAMED = (FramedDecoder(Known()), GivenSchemas({1: ('"string"',)}, {2: "schema 2 is none"}))
+FRAMED = (
+    FramedDecoder(Known()),
+    GivenSchemas({1: ('"string"',), 4: (DEEP,)}, {2: "schema 2 is none"}),
+)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +75,7 @@ def test_values_here_and_in_a_task(decoder: Decoder, data: bytes, value: object)
         (FRAMED[0], b"\x00\x00\x00\x00\x03", "no schema 3"),
         (FRAMED[1], b"\x00\x00\x00\x00\x03", "schema 3 was not looked up"),
         *((each, b"\x00\x00\x00\x00\x01\x04a", "no Avro of its schema") for each in FRAMED),
+        *((each, b"\x00\x00\x00\x00\x04\x00", "schema 4: the schema ") for each in FRAMED),
         *((each, b"", "does not begin with a byte 0") for each in FRAMED),
     ],
 )
@@ -80,6 +88,7 @@ def test_what_is_no_value(decoder: Decoder, data: bytes, why: str) -> None:
 def test_schemas_that_cannot_be_used() -> None:
     for make in (
         lambda: AvroDecoder(("[]",)),
+        lambda: AvroDecoder((DEEP,)),
         lambda: ProtobufDecoder(b"x", "Item"),
         lambda: ProtobufDecoder(shop(), "Bill"),
     ):

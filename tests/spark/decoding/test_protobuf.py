@@ -152,6 +152,15 @@ def test_types_of_spark() -> None:
     for name, why in (("shop.Node", "has itself as a part"), ("shop.Empty", "has no fields")):
         with pytest.raises(SchemaProblem, match=why):
             spark_type(TYPES.message(name), TYPES)
+    chain = [message_type("M0", [field_type("a", 1, 5)])]
+    for place in range(1, 900):
+        chain.append(
+            message_type(f"M{place}", [field_type("a", 1, 11, type_name=f".M{place - 1}")])
+        )
+    types = parse_descriptors(descriptor_set("", chain))
+    assert spark_type(types.message("M50"), types)
+    with pytest.raises(SchemaProblem, match="more than 100 messages in each other"):
+        spark_type(types.message("M899"), types)
 
 
 @given(st.binary(max_size=60))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jobs.decoding.decoder import AvroDecoder, Decoder, JsonDecoder, TextDecoder
+from spark_jobs.decoding.types import array
 from spark_jobs.dlq.checks import Checks
 from tests.spark.decoding.test_json_schema import ORDER
 
@@ -69,6 +70,11 @@ def test_strings_and_schemas() -> None:
     orders = Checks(1000, decoder=JsonDecoder(ORDER))
     assert message(orders, b'{"id": 4}') is None
     assert message(orders, b'{"id": "4"}') == "id is string, not long"
+    for kind in ("float", "double"):
+        numbers = Checks(1000, decoder=JsonDecoder(array(kind)))
+        assert message(numbers, b"[" + b"9" * 300 + b"]") is None
+        found = message(numbers, b"[1, " + b"9" * 400 + b"]")
+        assert found == f"[1] is out of the range of {kind}"
 
 
 @given(st.binary(max_size=60), st.sampled_from([None, *DECODERS]))

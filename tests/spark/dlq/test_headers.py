@@ -53,6 +53,9 @@ def test_values_from_outside() -> None:
     strange = [(RETRIES, b"x"), (b"__connect.errors.topic", None)]
     named = dict(dead_letter_headers(strange, place, PROBLEM, "x"))
     assert (named[RETRIES], named[b"__connect.errors.topic"]) == (b"1", b"t")
+    for number in (b"9" * 4300, b"9" * 5000, b"9" * 10):  # Python converts up to 4300 digits
+        strange = [(RETRIES, number), (b"__connect.errors.topic", b"t")]
+        assert dict(dead_letter_headers(strange, place, PROBLEM, "x"))[RETRIES] == b"1"
     long = PROBLEM._replace(message="\ud800" * 5000)
     found = dict(dead_letter_headers([], place, long, "x"))[b"__connect.errors.exception.message"]
     assert found == b"?" * MESSAGE_LENGTH
