@@ -34,78 +34,91 @@ def unknown_type(schema: Schema) -> str | None:
     return None if is_known else str(schema)
 
 
-def schema_problem(value: object, schema: Schema, path: str = "") -> str | None:
+Fault = tuple[list[str], str]
+"""Steps to the place of a fault, the last one first, and the rest of the clause: what is wrong.
+They are collected on the way out: of values that fit no path is made, however many there are.
+"""
+
+
+def schema_problem(value: object, schema: Schema) -> str | None:
     """What is wrong with a value, in one clause; None if it fits. Fields that the schema does not
-    name are let through. path: where the value is, for the clause.
+    name are let through.
     """
+    found = _fault(value, schema)
+    if found is None:
+        return None
+    steps, why = found
+    path = "".join(reversed(steps)).removeprefix(".")
+    return f"{path or 'value'} {why}"
+
+
+def _fault(value: object, schema: Schema) -> Fault | None:
     if isinstance(schema, Mapping):
         match schema["type"]:
             case "struct":
-                return _struct_problem(value, schema, path)
+                return _struct_fault(value, schema)
             case "array":
-                return _array_problem(value, schema, path)
-        return _map_problem(value, schema, path)
+                return _array_fault(value, schema)
+        return _map_fault(value, schema)
     if schema in _INTEGERS:
-        return _integer_problem(value, schema, path)
+        return _integer_fault(value, schema)
     if schema in _FLOATS and _is_number(value) and not _is_float(value):
-        return f"{path or 'value'} is out of the range of {schema}"
+        return [], f"is out of the range of {schema}"
     is_valid = _SCALARS.get(schema, _is_number)
-    return None if is_valid(value) else _expected(schema, value, path)
+    return None if is_valid(value) else _expected(schema, value)
 
 
-def _struct_problem(value: object, schema: Schema, path: str) -> str | None:
+def _struct_fault(value: object, schema: Schema) -> Fault | None:
     if not isinstance(value, dict):
-        return _expected("object", value, path)
+        return _expected("object", value)
     for field in schema["fields"]:
         name = field["name"]
-        where = f"{path}.{name}" if path else name
-        if value.get(name) is None:
-            if not field["nullable"]:
-                return f"{where} is missing" if name not in value else f"{where} is null"
+        if value.get(name) is not None:
+            found = _fault(value[name], field["type"])
+        elif field["nullable"]:
             continue
-        found = schema_problem(value[name], field["type"], where)
+        else:
+            found = ([], "is null" if name in value else "is missing")
         if found is not None:
+            found[0].append(f".{name}")
             return found
     return None
 
 
-def _array_problem(value: object, schema: Schema, path: str) -> str | None:
+def _array_fault(value: object, schema: Schema) -> Fault | None:
     if not isinstance(value, list):
-        return _expected("array", value, path)
+        return _expected("array", value)
     for index, item in enumerate(value):
-        where = f"{path}[{index}]"
-        if item is None:
-            if not schema["containsNull"]:
-                return f"{where} is null"
-            continue
-        found = schema_problem(item, schema["elementType"], where)
+        found = _part_fault(item, schema["elementType"], is_nullable=schema["containsNull"])
         if found is not None:
+            found[0].append(f"[{index}]")
             return found
     return None
 
 
-def _map_problem(value: object, schema: Schema, path: str) -> str | None:
+def _map_fault(value: object, schema: Schema) -> Fault | None:
     if not isinstance(value, dict):
-        return _expected("object", value, path)
+        return _expected("object", value)
     for key, item in value.items():
-        where = f"{path}[{key!r}]"
-        if item is None:
-            if not schema["valueContainsNull"]:
-                return f"{where} is null"
-            continue
-        found = schema_problem(item, schema["valueType"], where)
+        found = _part_fault(item, schema["valueType"], is_nullable=schema["valueContainsNull"])
         if found is not None:
+            found[0].append(f"[{key!r}]")
             return found
     return None
 
 
-def _integer_problem(value: object, name: str, path: str) -> str | None:
+def _part_fault(item: object, schema: Schema, *, is_nullable: bool) -> Fault | None:
+    """Of an item of an array, or a value of a map."""
+    if item is None:
+        return None if is_nullable else ([], "is null")
+    return _fault(item, schema)
+
+
+def _integer_fault(value: object, name: str) -> Fault | None:
     if not isinstance(value, int) or isinstance(value, bool):
-        return _expected(name, value, path)
+        return _expected(name, value)
     bound = 1 << _INTEGERS[name] - 1
-    if not -bound <= value < bound:
-        return f"{path or 'value'} is out of the range of {name}"
-    return None
+    return None if -bound <= value < bound else ([], f"is out of the range of {name}")
 
 
 def _is_number(value: object) -> bool:
@@ -146,6 +159,6 @@ _SCALARS: Final[Mapping[str, Callable[[object], bool]]] = {
 _JSON_NAMES: Final = {str: "string", bool: "boolean", dict: "object", list: "array"}
 
 
-def _expected(wanted: str, value: object, path: str) -> str:
+def _expected(wanted: str, value: object) -> Fault:
     name = "null" if value is None else _JSON_NAMES.get(type(value), "number")
-    return f"{path or 'value'} is {name}, not {wanted}"
+    return [], f"is {name}, not {wanted}"

@@ -158,7 +158,7 @@ class Reader:
             raise Undecodable("it is nested too deeply")
         known = self._by_number[message.name]
         found: dict[str, Any] = {each.name: [] for each in message.fields if each.is_repeated}
-        parts: dict[str, bytes] = {}
+        parts: dict[str, list[bytes]] = {}
         for number, wire_type, value in fields(data):
             field = known.get(number)
             if field is None:
@@ -169,12 +169,12 @@ class Reader:
                 if field.is_repeated:
                     found[field.name].append(self._part(field, value, depth))
                 else:  # one that is there twice is merged: the bytes of both are one message
-                    parts[field.name] = parts.get(field.name, b"") + value
+                    parts.setdefault(field.name, []).append(value)
                 continue
             self._take(field, wire_type, value, found)
         for field in message.fields:
             if field.name in parts:
-                found[field.name] = self._part(field, parts[field.name], depth)
+                found[field.name] = self._part(field, b"".join(parts[field.name]), depth)
             elif field.is_repeated and self._is_map(field):
                 found[field.name] = list(dict(found[field.name]).items())
         return found

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spark_jobs.decoding.json_schema import schema_problem, unknown_type
+from spark_jobs.decoding.types import array, string_map, struct
 
 
 def field(name: str, kind: Any, *, nullable: bool = True) -> dict[str, Any]:
@@ -65,6 +66,33 @@ ORDER = {
 )
 def test_orders(value: object, problem: str | None) -> None:
     assert schema_problem(value, ORDER) == problem
+
+
+class Name(str):
+    """A name that counts how often it is written. The time for a path of every value would grow
+    with the square of the size where names are long.
+    """
+
+    written = 0
+
+    def __format__(self, form: str) -> str:
+        Name.written += 1
+        return str(self)
+
+    def __repr__(self) -> str:
+        Name.written += 1
+        return super().__repr__()
+
+
+def test_a_path_is_made_where_a_value_does_not_fit_only() -> None:
+    items = array(struct([(Name("id"), string_map("long"))]))
+    value: list[object] = [{"id": {Name("a"): 1}} for _ in range(1000)]
+    assert schema_problem(value, items) is None
+    assert Name.written == 0
+    assert schema_problem([*value, {"id": {Name("a"): "x"}}], items) == (
+        "[1000].id['a'] is string, not long"
+    )
+    assert Name.written == 2
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,30 @@ def test_messages_in_each_other() -> None:
         reader.value(data)
 
 
+class Counted(bytes):
+    """Bytes whose parts count what is copied when they are put together. copied: bytes so far."""
+
+    copied = 0
+
+    def __getitem__(self, place: object) -> object:
+        found = super().__getitem__(place)  # type: ignore[index]
+        return Counted(found) if isinstance(found, bytes) else found
+
+    def __add__(self, other: bytes) -> Counted:
+        Counted.copied += len(self) + len(other)
+        return Counted(bytes(self) + bytes(other))
+
+    def __radd__(self, other: bytes) -> Counted:
+        return Counted(other) + self
+
+
+def test_a_message_in_many_parts_is_put_together_once() -> None:
+    parts = [content(14, content(1, "sku" if place else "first")) for place in range(1000)]
+    data = Counted(b"".join(parts) + content(14, number(2, 3)))
+    assert READER.value(data) == {**EMPTY, "first": {"sku": "sku", "count": 3}}
+    assert Counted.copied <= len(data)
+
+
 def test_types_of_spark() -> None:
     item = struct([("sku", "string"), ("count", "long")])
     found = spark_type(TYPES.message("Order"), TYPES)
