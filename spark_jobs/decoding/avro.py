@@ -118,11 +118,14 @@ def _kind(node: Node) -> str:
 
 
 class Reader:
-    """Reads values of one schema."""
+    """Reads values of one schema. is_framed: by Confluent's serializer, which puts no length before
+    bytes that are the whole value; in a record or a union they have one.
+    """
 
-    def __init__(self, schema: Node) -> None:
+    def __init__(self, schema: Node, *, is_framed: bool = False) -> None:
         self._of_records: dict[int, Read] = {}
-        self._read = self._reader(schema)
+        has_no_length = is_framed and _kind(schema) == "bytes"
+        self._read = _with_decimal(schema, _rest) if has_no_length else self._reader(schema)
 
     def value(self, data: bytes, start: int = 0) -> Any:
         """The value that is the rest of the data. Raises Undecodable."""
@@ -151,12 +154,9 @@ class Reader:
             case "enum":
                 return _enum(node["symbols"])
             case "fixed":
-                decimal = decimal_of(node)
-                read = _fixed(node["size"])
-                return read if decimal is None else _decimal(read, decimal)
+                return _with_decimal(node, _fixed(node["size"]))
             case "bytes":
-                decimal = decimal_of(node)
-                return _bytes if decimal is None else _decimal(_bytes, decimal)
+                return _with_decimal(node, _bytes)
             case "int" | "long":
                 return _integer(node)
         return _SIMPLE[node["type"]]
@@ -275,6 +275,10 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
+def _rest(data: bytes, at: int) -> tuple[bytes, int]:
+    return data[at:], len(data)
+
+
 def _string(data: bytes, at: int) -> tuple[str, int]:
     content, at = _bytes(data, at)
     return content.decode(), at
@@ -324,7 +328,11 @@ def _fixed(size: int) -> Read:
     return read
 
 
-def _decimal(read_bytes: Read, decimal: tuple[int, int]) -> Read:
+def _with_decimal(node: Node, read_bytes: Read) -> Read:
+    """The decimal that the bytes of a node are; the bytes themselves where they are none."""
+    decimal = decimal_of(node)
+    if decimal is None:
+        return read_bytes
     precision, scale = decimal
     limit = 10**precision
 

@@ -68,8 +68,8 @@ class JsonDecoder:
 
 @dataclass
 class AvroDecoder:
-    """Avro of one schema, `start` bytes behind the beginning. Raises SchemaProblem, when it is
-    made, for a schema that cannot be used.
+    """Avro of one schema, `start` bytes behind the beginning; with a start, it is Confluent's.
+    Raises SchemaProblem, when it is made, for a schema that cannot be used.
     """
 
     texts: Texts
@@ -81,7 +81,7 @@ class AvroDecoder:
         *references, text = self.texts
         schema = parse_schema(text, references)
         self.type = spark_type(schema)
-        self._reader = AvroReader(schema)
+        self._reader = AvroReader(schema, is_framed=self.start > 0)
 
     def __reduce__(self) -> tuple[type[AvroDecoder], tuple[Texts, int]]:
         return AvroDecoder, (self.texts, self.start)

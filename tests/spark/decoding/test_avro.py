@@ -115,6 +115,28 @@ def test_a_value_that_is_nested_too_deeply() -> None:
         reader(itself).value(b"\x02" * 100_000)
 
 
+@pytest.mark.parametrize(
+    ("schema", "content", "value"),
+    [
+        ("bytes", "", b""),
+        ("bytes", "0a 61", b"\x0aa"),
+        ({"type": "bytes"}, "02", b"\x02"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+            "ff 85",
+            Decimal("-1.23"),
+        ),
+        (["null", "bytes"], "02 02 61", b"a"),
+        (record(("a", "bytes")), "02 61", {"a": b"a"}),
+        ("string", "02 61", "a"),
+    ],
+)
+def test_bytes_as_confluent_writes_them(schema: object, content: str, value: object) -> None:
+    """As a whole value they have no length."""
+    framed = Reader(parse_schema(json.dumps(schema)), is_framed=True)
+    assert framed.value(b"frame" + bytes.fromhex(content), 5) == value
+
+
 def test_names_are_found_in_their_namespaces_and_in_references() -> None:
     other = '{"type": "enum", "name": "b.E", "symbols": ["X", "Y"]}'
     text = json.dumps(record(("one", "b.E"), ("two", {"type": "fixed", "name": "F", "size": 1}),

@@ -27,10 +27,10 @@ DEEP = '{"type": "array", "items": ' * 600 + '"int"' + "}" * 600
 
 
 class Known:
-    """A registry with three schemas."""
+    """A registry with four schemas."""
 
     def texts(self, number: int) -> Texts:
-        known = {1: '"string"', 2: "no schema", 4: DEEP}
+        known = {1: '"string"', 2: "no schema", 4: DEEP, 5: '"bytes"'}
         if number not in known:
             raise Undecodable(f"no schema {number}")
         return (known[number],)
@@ -41,7 +41,7 @@ class Known:
 
 FRAMED = (
     FramedDecoder(Known()),
-    GivenSchemas({1: ('"string"',), 4: (DEEP,)}, {2: "schema 2 is none"}),
+    GivenSchemas({1: ('"string"',), 4: (DEEP,), 5: ('"bytes"',)}, {2: "schema 2 is none"}),
 )
 
 
@@ -54,7 +54,9 @@ FRAMED = (
         (AvroDecoder((RECORD,)), b"\x06", {"a": 3}),
         (AvroDecoder((RECORD, '["null", "R"]')), b"\x02\x06", {"a": 3}),
         (ProtobufDecoder(shop(), "Item"), content(1, "x"), {"sku": "x"}),
+        (AvroDecoder(('"bytes"',)), b"\x02a", b"a"),
         *((each, b"\x00\x00\x00\x00\x01\x02a", "a") for each in FRAMED),
+        *((each, b"\x00\x00\x00\x00\x05\x02a", b"\x02a") for each in FRAMED),
     ],
 )
 def test_values_here_and_in_a_task(decoder: Decoder, data: bytes, value: object) -> None:
