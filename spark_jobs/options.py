@@ -26,6 +26,7 @@ PREFIXES: Final = ("kafka.", "spark.")
 _SECRET = re.compile(r"password|secret|jaas|credential|\btoken\b|keystore\.key", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")
 _PROPERTY = re.compile(r"\s*((?:\\.|[^=:\s\\])+)\s*(?:[=:]\s*|\s+|$)(.*)")
+_NAME_IN_YAML = re.compile(r"'[\w!-]{2,}'")
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -90,7 +91,7 @@ def collect(
     for item in arguments.conf:
         name, equals, value = item.partition("=")
         if not equals or not name.startswith("spark."):
-            raise JobError(f"--conf {item}: write it as spark.name=value")
+            raise JobError(f"--conf {name}: write it as spark.name=value")
         given[name] = value
     for name, value in given.items():
         if _SECRET.search(name) and not _REFERENCE.search(value):
@@ -171,7 +172,9 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_yaml(text: str, path: str) -> dict[str, str]:
-    """YAML to flat names: nested mappings are joined by dots, lists by commas. Raises JobError."""
+    """YAML to flat names: nested mappings are joined by dots, lists by commas; values are text as
+    it is written. Raises JobError.
+    """
     try:
         import yaml
     except ImportError as error:
@@ -179,14 +182,27 @@ def parse_yaml(text: str, path: str) -> dict[str, str]:
             f"--config {path}: YAML needs PyYAML (pip install pyyaml); or write it as .properties"
         ) from error
     try:
-        document = yaml.safe_load(text)
+        # Not safe_load: it makes 83 of a password 0123, and true of one that is yes.
+        document = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
-        raise JobError(f"--config {path}: {' '.join(str(error).split())}") from error
+        raise JobError(f"--config {path}: {_yaml_problem(error)}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise JobError(f"--config {path}: it must be a mapping of names to values")
     return dict(_flat(document, ""))
+
+
+def _yaml_problem(error: Exception) -> str:
+    """Where a file is no YAML, and why, without its lines, which may have secrets; a value that
+    begins with a sign of YAML is taken for a name, and may be one too.
+    """
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem is None or mark is None:  # of a character that no file of YAML may have
+        return "it is no YAML"
+    shown = _NAME_IN_YAML.sub("'...'", problem)
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{place}: {shown}; a value with signs of YAML in it needs quotes"
 
 
 def _flat(document: Mapping[object, object], prefix: str) -> Iterable[tuple[str, str]]:
@@ -195,13 +211,9 @@ def _flat(document: Mapping[object, object], prefix: str) -> Iterable[tuple[str,
         if isinstance(value, dict):
             yield from _flat(value, f"{name}.")
         elif isinstance(value, list):
-            yield name, ",".join(map(_scalar, value))
+            yield name, ",".join(map(str, value))
         else:
-            yield name, _scalar(value)
-
-
-def _scalar(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+            yield name, str(value)
 
 
 def expand(name: str, value: str, environment: Mapping[str, str]) -> str:

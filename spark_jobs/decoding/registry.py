@@ -186,6 +186,8 @@ class HttpRegistry:
                     if error.code == 404:
                         raise NotFound from error
                     why = f"it answers {error.code} {error.reason}"
+                    if error.code in (401, 403) and error.url != self._address(path):
+                        why += " behind a redirection, where no credentials are sent"
                 if error.code < 500 and error.code != 429:
                     break
             except urllib.error.URLError as error:
@@ -194,17 +196,26 @@ class HttpRegistry:
                 why = str(error) or type(error).__name__
         raise JobError(f"--schemaRegistry {self.url} cannot be asked: {why}")
 
+    def _address(self, path: str) -> str:
+        return f"{self.url.rstrip('/')}/{path}"
+
     def _asked(self, path: str) -> Any:
-        request = urllib.request.Request(f"{self.url.rstrip('/')}/{path}")
+        request = urllib.request.Request(self._address(path))
         if self.credentials:
             encoded = base64.b64encode(self.credentials.encode()).decode()
-            request.add_header("Authorization", f"Basic {encoded}")
+            # Not to where the registry redirects: that may be another host.
+            request.add_unredirected_header("Authorization", f"Basic {encoded}")
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
 
 
 def registry_at(location: str, credentials: str = "") -> Remembered:
-    """Of a URL, or of a folder."""
+    """Of a URL, or of a folder. Raises JobError for a URL with a user in it."""
     if location.startswith(("http://", "https://")):
+        if "@" in location:  # anywhere: a password may have signs that end the host's part
+            raise JobError(
+                "--schemaRegistry: a URL is shown in messages and has no user and password (no @): "
+                "give these as --schemaRegistryCredentials '${file:PATH}'"
+            )
         return Remembered(HttpRegistry(location, credentials))
     return Remembered(SchemaFolder(location))

@@ -131,10 +131,10 @@ def test_properties(text: str, expected: dict[str, str]) -> None:
 
 
 def test_yaml_is_flattened(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = {"topics": ["a", "b"], "failOnDataLoss": False, "kafka": {"client": {"id": 7}}}
+    document = {"topics": ["a", "b"], "failOnDataLoss": "false", "kafka": {"client": {"id": "7"}}}
     yaml = types.ModuleType("yaml")
-    yaml.safe_load = lambda text: document if text else None  # type: ignore[attr-defined]
-    yaml.YAMLError = ValueError  # type: ignore[attr-defined]
+    yaml.load = lambda text, Loader: document if text else None  # type: ignore[attr-defined]
+    yaml.YAMLError, yaml.BaseLoader = ValueError, object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "yaml", yaml)
     assert parse_yaml("x", "f.yaml") == {
         "topics": "a,b",
@@ -145,6 +145,47 @@ def test_yaml_is_flattened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(JobError, match="pip install pyyaml"):
         parse_yaml("x", "f.yaml")
+
+
+def test_values_of_yaml_are_as_they_are_written() -> None:
+    pytest.importorskip("yaml")
+    text = "a: 0123\nb: yes\nc:\nd: [1, 0x10]\ne: {f: True, g: 1.10}\nh: 2026-01-01\n"
+    assert parse_yaml(text, "f.yaml") == {
+        "a": "0123",
+        "b": "yes",
+        "c": "",
+        "d": "1,0x10",
+        "e.f": "True",
+        "e.g": "1.10",
+        "h": "2026-01-01",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("password: @hunter2", "line 1, column 11: found character '@' that cannot start"),
+        ('a: b\njaas: x "hun: ter2";', "line 2, column 13: mapping values are not allowed here"),
+        ("password: *hunter2", "line 1, column 11: found undefined alias '...'"),
+        ("password: !hunter2!x", "found undefined tag handle '...'"),
+        ("a: &a\n  b: *a", "found unconstructable recursive node"),
+        ("password: hunter2\x00", "it is no YAML"),
+        ("hunter2", "it must be a mapping of names to values"),
+    ],
+)
+def test_what_is_no_yaml_is_not_shown(text: str, said: str) -> None:
+    pytest.importorskip("yaml")
+    with pytest.raises(JobError) as raised:
+        parse_yaml(text, "f.yaml")
+    assert str(raised.value).startswith("--config f.yaml: ")
+    assert said in str(raised.value)
+    assert "ter2" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_setting_that_is_refused_is_named_without_its_value() -> None:
+    with pytest.raises(JobError) as raised:
+        values("--conf", "kafka.sasl.password=hunter2")
+    assert str(raised.value) == "--conf kafka.sasl.password: write it as spark.name=value"
 
 
 @pytest.mark.parametrize(

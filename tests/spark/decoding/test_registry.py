@@ -7,6 +7,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Server:
         self.asked: list[str] = []
         self.credentials: list[str | None] = []
         self.code = 200
+        self.location = ""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,6 +53,8 @@ class Server:
                 outer.credentials.append(self.headers["Authorization"])
                 found = ANSWERS.get(self.path)
                 self.send_response(404 if found is None else outer.code)
+                if outer.location:
+                    self.send_header("Location", outer.location + self.path)
                 body = json.dumps(found or {"error_code": 40403}).encode()
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -63,9 +67,8 @@ class Server:
         self.url = f"http://127.0.0.1:{self.server.server_port}/"
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(registries, "PAUSE_S", 0.0)
+@contextmanager
+def running() -> Iterator[Server]:
     made = Server()
     thread = threading.Thread(target=made.server.serve_forever, daemon=True)
     thread.start()
@@ -73,6 +76,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.server.shutdown()
     made.server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(registries, "PAUSE_S", 0.0)
+    with running() as made:
+        yield made
 
 
 def test_schemas_of_a_registry(server: Server) -> None:
@@ -115,6 +125,29 @@ def test_credentials_are_sent_and_not_shown(server: Server) -> None:
     registry.check()
     assert server.credentials == ["Basic bWU6c2VjcmV0"]
     assert "secret" not in repr(registry)
+
+
+def test_credentials_stay_with_the_registry(server: Server) -> None:
+    with running() as other:
+        server.code, server.location = 302, other.url.rstrip("/")
+        registry = registry_at(server.url, "me:secret")
+        assert registry.texts(1) == (TEXT,)
+        assert (server.credentials, other.credentials) == (["Basic bWU6c2VjcmV0"], [None])
+        other.code = 401
+        with pytest.raises(JobError) as raised:
+            registry.check()
+    assert str(raised.value) == (
+        f"--schemaRegistry {server.url} cannot be asked: it answers 401 Unauthorized behind a "
+        "redirection, where no credentials are sent"
+    )
+
+
+@pytest.mark.parametrize("url", ["https://me:secret@host:8081", "http://me:sec/ret@host"])
+def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(JobError) as raised:
+        registry_at(url)
+    assert "give these as --schemaRegistryCredentials" in str(raised.value)
+    assert "sec" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("code", "requests"), [(503, 3), (429, 3), (401, 1)])
