@@ -39,19 +39,24 @@ _FILE_PACKAGE, _FILE_MESSAGES, _FILE_ENUMS = 2, 4, 5
 _MESSAGE_NAME, _MESSAGE_FIELDS, _MESSAGE_NESTED, _MESSAGE_ENUMS, _MESSAGE_OPTIONS = 1, 2, 3, 4, 7
 _OPTION_MAP_ENTRY = 7
 _FIELD_NAME, _FIELD_NUMBER, _FIELD_LABEL, _FIELD_TYPE, _FIELD_TYPE_NAME = 1, 3, 4, 5, 6
+_FIELD_ONEOF = 9
 _ENUM_NAME, _ENUM_VALUES = 1, 2
 _VALUE_NAME, _VALUE_NUMBER = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """A field. kind: one of the numbers above. type_name: of a message or an enum, in full."""
+    """A field. kind: one of the numbers above. type_name: of a message or an enum, in full. oneof:
+    which one of its message it is a member of, None for none; an `optional` field of proto3 is the
+    only member of one.
+    """
 
     name: str
     number: int
     kind: int
     is_repeated: bool = False
     type_name: str = ""
+    oneof: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ def _field(content: bytes) -> FieldType:
         _number(content, _FIELD_TYPE),
         _number(content, _FIELD_LABEL) == _REPEATED,
         _text(content, _FIELD_TYPE_NAME).removeprefix("."),
+        next(iter(_numbers(content, _FIELD_ONEOF)), None),
     )
 
 
@@ -151,6 +157,10 @@ def _text(content: bytes, number: int) -> str:
 
 def _number(content: bytes, number: int) -> int:
     """Enums may have negative numbers, which are sent as 64 bits."""
-    found = [f.value for f in fields(content) if f.number == number and isinstance(f.value, int)]
+    found = _numbers(content, number)
     value = found[-1] if found else 0
     return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _numbers(content: bytes, number: int) -> list[int]:
+    return [f.value for f in fields(content) if f.number == number and isinstance(f.value, int)]

@@ -159,6 +159,7 @@ class Reader:
         known = self._by_number[message.name]
         found: dict[str, Any] = {each.name: [] for each in message.fields if each.is_repeated}
         parts: dict[str, list[bytes]] = {}
+        chosen: dict[int, str] = {}
         for number, wire_type, value in fields(data):
             field = known.get(number)
             if field is None:
@@ -170,8 +171,15 @@ class Reader:
                     found[field.name].append(self._part(field, value, depth))
                 else:  # one that is there twice is merged: the bytes of both are one message
                     parts.setdefault(field.name, []).append(value)
+            elif not self._take(field, wire_type, value, found):
                 continue
-            self._take(field, wire_type, value, found)
+            if field.oneof is None or field.is_repeated:
+                continue
+            before = chosen.get(field.oneof, field.name)
+            chosen[field.oneof] = field.name
+            if before != field.name:  # the last member that is there is the only one
+                found.pop(before, None)
+                parts.pop(before, None)
         for field in message.fields:
             if field.name in parts:
                 found[field.name] = self._part(field, b"".join(parts[field.name]), depth)
@@ -181,8 +189,8 @@ class Reader:
 
     def _take(
         self, field: FieldType, wire_type: int, value: int | bytes, found: dict[str, Any]
-    ) -> None:
-        """A scalar or an enum; one that is sent otherwise than it should be is unknown."""
+    ) -> bool:
+        """A scalar or an enum. False for one that is sent otherwise than it should be: unknown."""
         wanted, make = (VARINT, self._enum(field)) if field.kind == d.ENUM else _SCALARS[field.kind]
         if wire_type == wanted:
             if field.is_repeated:
@@ -191,6 +199,9 @@ class Reader:
                 found[field.name] = make(value)
         elif field.is_repeated and wire_type == BYTES and isinstance(value, bytes):
             found[field.name] += [make(each) for each in _packed(value, wanted)]
+        else:
+            return False
+        return True
 
     def _part(self, field: FieldType, content: bytes, depth: int) -> Any:
         if field.type_name == TIMESTAMP:
@@ -198,10 +209,19 @@ class Reader:
         message = self._types.message(field.type_name)
         value = self._read(message, content, depth + 1)
         if message.is_map_entry:
-            key, item = _key_and_value(message)
-            default = _default(item)
-            return value.get(key.name, _default(key)), value.get(item.name, default)
+            return tuple(
+                value[each.name] if each.name in value else self._default(each)
+                for each in _key_and_value(message)
+            )
         return value
+
+    def _default(self, field: FieldType) -> Any:
+        """Of a key or a value of a map that is not sent."""
+        if field.kind == d.MESSAGE:
+            return self._part(field, b"", 0)
+        if field.kind == d.ENUM:  # the first one that is declared; in proto3 that is number 0
+            return next(iter(self._types.enums.get(field.type_name, {}).values()), "0")
+        return {"string": "", "binary": b"", "boolean": False}.get(_SPARK[field.kind], 0)
 
     def _is_map(self, field: FieldType) -> bool:
         is_message = field.kind == d.MESSAGE and field.type_name != TIMESTAMP
@@ -226,13 +246,6 @@ def _packed(content: bytes, wire_type: int) -> list[int | bytes]:
     if len(content) % width:
         raise Undecodable("it ends within a value")
     return [content[at : at + width] for at in range(0, len(content), width)]
-
-
-def _default(field: FieldType) -> Any:
-    """Of a key or a value of a map that is not sent."""
-    if field.kind in (d.MESSAGE, d.ENUM):
-        return None
-    return {"string": "", "binary": b"", "boolean": False}.get(_SPARK[field.kind], 0)
 
 
 def _timestamp(content: bytes) -> int:

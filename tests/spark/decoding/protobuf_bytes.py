@@ -35,11 +35,18 @@ def fixed32(field: int, value: int) -> bytes:
 
 
 def field_type(
-    name: str, field: int, kind: int, *, repeated: bool = False, type_name: str = ""
+    name: str,
+    field: int,
+    kind: int,
+    *,
+    repeated: bool = False,
+    type_name: str = "",
+    oneof: int | None = None,
 ) -> bytes:
     label = REPEATED if repeated else OPTIONAL
     encoded = content(1, name) + number(3, field) + number(4, label) + number(5, kind)
-    return encoded + (content(6, type_name) if type_name else b"")
+    encoded += content(6, type_name) if type_name else b""
+    return encoded if oneof is None else encoded + number(9, oneof)
 
 
 def message_type(

@@ -16,6 +16,7 @@ from tests.spark.decoding.protobuf_bytes import (
     content,
     descriptor_set,
     double,
+    enum_type,
     field_type,
     fixed32,
     message_type,
@@ -118,6 +119,80 @@ def test_messages_in_each_other() -> None:
         data = content(1, data)
     with pytest.raises(Undecodable, match="nested too deeply"):
         reader.value(data)
+
+
+def payments() -> Reader:
+    """Of a message with two oneofs, a field beside them, and maps of each kind of value."""
+    kinds = {
+        "state": field_type("value", 2, 14, type_name=".State"),
+        "item": field_type("value", 2, 11, type_name=".Item"),
+        "time": field_type("value", 2, 11, type_name=".google.protobuf.Timestamp"),
+        "large": field_type("value", 2, 4),
+    }
+    entries = [
+        message_type(f"{name}Entry", [field_type("key", 1, 9), value], is_map=True)
+        for name, value in kinds.items()
+    ]
+    maps = [
+        field_type(name, 10 + place, 11, repeated=True, type_name=f".Payment.{name}Entry")
+        for place, name in enumerate(kinds)
+    ]
+    fields = [
+        field_type("card", 1, 9, oneof=0),
+        field_type("cash", 2, 5, oneof=0),
+        field_type("goods", 3, 11, type_name=".Item", oneof=0),
+        field_type("note", 4, 9, oneof=1),
+        field_type("memo", 5, 9, oneof=1),
+        field_type("id", 6, 3),
+    ]
+    item = message_type("Item", [field_type("sku", 1, 9), field_type("tags", 2, 9, repeated=True)])
+    payment = message_type("Payment", [*fields, *maps], nested=entries)
+    # Of proto2, where the first need not be number 0.
+    state = enum_type("State", {"ON": 1, "OFF": 0})
+    time = descriptor_set("google.protobuf", [message_type("Timestamp", [])])
+    types = parse_descriptors(descriptor_set("", [payment, item], [state]) + time)
+    return Reader(types.message("Payment"), types)
+
+
+NO_MAPS: dict[str, object] = {"state": [], "item": [], "time": [], "large": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (content(1, "a") + number(2, 5), {"cash": 5}),
+        (number(2, 5) + content(1, "a"), {"card": "a"}),
+        (number(2, 5) + content(3, content(1, "x")), {"goods": {"sku": "x", "tags": []}}),
+        (content(3, content(1, "x")) + number(2, 5), {"cash": 5}),
+        (
+            content(3, content(1, "x")) + number(2, 5) + content(3, content(2, "t")),
+            {"goods": {"tags": ["t"]}},
+        ),
+        (
+            content(3, content(1, "x")) + content(3, content(2, "t")),
+            {"goods": {"sku": "x", "tags": ["t"]}},
+        ),
+        (
+            content(1, "a") + content(4, "n") + number(6, 1) + content(5, "m"),
+            {"card": "a", "memo": "m", "id": 1},
+        ),
+        (content(1, "a") + content(2, "a text is no number"), {"card": "a"}),
+        (content(1, "a") + number(3, 1), {"card": "a"}),
+    ],
+)
+def test_a_oneof_has_the_member_that_came_last(data: bytes, value: dict[str, object]) -> None:
+    assert payments().value(data) == {**NO_MAPS, **value}
+
+
+def test_values_of_maps_that_are_not_sent() -> None:
+    """They have the default of their type, as in Protobuf's own parsers."""
+    data = b"".join(content(field, content(1, "k")) for field in range(10, 14))
+    assert payments().value(data) == {
+        "state": [("k", "ON")],
+        "item": [("k", {"tags": []})],
+        "time": [("k", 0)],
+        "large": [("k", 0)],
+    }
 
 
 class Counted(bytes):
