@@ -22,6 +22,11 @@ MAX_RETRIES_DIGITS: Final = 9
 MESSAGE_LENGTH: Final = 1_000
 """Of a message; names of fields in it may be of any length."""
 
+EXTRA_BYTES: Final = 64 * 1024
+"""More than the headers of a dead letter take."""
+MAX_BYTES: Final = (1 << 31) - 1
+"""The largest max.message.bytes: it is an int32."""
+
 _ORIGIN: Final = (b"topic", b"partition", b"offset")
 
 
@@ -39,6 +44,11 @@ class Place:
 def is_of_dlq(name: bytes) -> bool:
     """Whether a header is one of a dead letter, not of its record."""
     return name.startswith(PREFIX) or name == RETRIES
+
+
+def dead_letter_bytes(source_bytes: int) -> int:
+    """The max.message.bytes that a topic of dead letters needs, by that of their source."""
+    return min(source_bytes + EXTRA_BYTES, MAX_BYTES)
 
 
 def own_headers(headers: Sequence[Header]) -> list[Header]:

@@ -31,6 +31,7 @@ from ..progress import Reporter, Totals
 from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from .checks import Checks
+from .headers import dead_letter_bytes
 from .options import DlqOptions
 from .records import COLUMNS, ROUTED_SCHEMA, Route
 
@@ -42,8 +43,6 @@ DEFAULT_MAX_BYTES: Final = 1_048_588
 """max.message.bytes of a topic by default."""
 COUNT_S: Final = 30.0
 """How long the count of a batch may take to arrive; then its rows are counted once more."""
-EXTRA_BYTES: Final = 64 * 1024
-"""More than the headers of a dead letter take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +258,7 @@ def _prepared(options: DlqOptions, copy: Opened) -> tuple[TargetTopic, list[str]
                 # Dead letters may be as large as in the source, and have headers besides.
                 configs = dict(RESTORED_CONFIGS) if name == options.dead_letters else {}
                 if name == options.dead_letters and "max.message.bytes" in source:
-                    largest = int(source["max.message.bytes"]) + EXTRA_BYTES
+                    largest = dead_letter_bytes(int(source["max.message.bytes"]))
                     configs["max.message.bytes"] = str(largest)
                 topic = create_target(client, name, count, configs)
                 notes.append(f"created topic {name} with {counted(count, 'partition')}")

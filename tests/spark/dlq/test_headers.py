@@ -7,6 +7,7 @@ from spark_jobs.dlq.headers import (
     MESSAGE_LENGTH,
     RETRIES,
     Place,
+    dead_letter_bytes,
     dead_letter_headers,
     own_headers,
 )
@@ -46,6 +47,18 @@ def test_a_dead_letter_that_fails_again() -> None:
         )
         assert named[RETRIES] == retries
         assert own_headers(headers) == OWN
+
+
+def test_room_for_the_headers() -> None:
+    letter = dead_letter_headers(
+        [],
+        Place("t" * 249, 1 << 30, 1 << 62, "q" * 1000, 1 << 30),
+        PROBLEM._replace(message="\u20ac" * 5000),
+        "c" * 200,
+    )
+    size = sum(len(name) + len(value or b"") + 10 for name, value in letter)
+    assert dead_letter_bytes(1_048_588) > 1_048_588 + size
+    assert dead_letter_bytes((1 << 31) - 1) == (1 << 31) - 1  # Kafka's largest
 
 
 def test_values_from_outside() -> None:
