@@ -6,7 +6,7 @@ the same columns; columns are added, and none is dropped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,8 +28,9 @@ FORM: Final = f"{STATE_FOLDER}/decode.json"
 """What values of the archive are; it is not there where they are bytes."""
 
 MAX_SCHEMAS: Final = 1000
-"""Ids of schemas of one topic in one batch. There are more only where values are no Avro and begin
-with a byte 0 by chance; those are dead letters then.
+"""Ids of one topic that are looked up for one batch, beside those of schemas that are known. There
+are more only where values are no Avro and begin with a byte 0 by chance; those that the fewest
+records have are dead letters then.
 """
 
 
@@ -108,7 +109,7 @@ class Tables:
         if self._framed is None:
             return {topic: self._grown_by_options(topic) for topic in topics}
         found = schema_ids(frame)
-        return {topic: self._of_framed(topic, found.get(topic, ())) for topic in topics}
+        return {topic: self._of_framed(topic, found.get(topic, {})) for topic in topics}
 
     def _grown_by_options(self, topic: str) -> TopicTable:
         decoder = self._options.typed(topic, self._schema)
@@ -125,14 +126,17 @@ class Tables:
         self._keep(topic, known, table)
         return TopicTable(table, decoder)
 
-    def _of_framed(self, topic: str, numbers: Iterable[int]) -> TopicTable:
+    def _of_framed(self, topic: str, numbers: Mapping[int, int]) -> TopicTable:
+        """numbers: records by the id of their schema."""
         framed, known = self._framed, self._known(topic)
         if framed is None:
             raise AssertionError("values without ids")
         table = known
         texts: dict[int, Texts] = {}
         refused: dict[int, str] = {}
-        for number in sorted(numbers)[:MAX_SCHEMAS]:  # the order in which they were registered
+        looked_up = [number for number in numbers if framed.knows(number)]
+        looked_up += most_used({n: numbers[n] for n in numbers if not framed.knows(n)})
+        for number in sorted(looked_up):  # the order in which they were registered
             try:
                 decoder = framed.decoder(number)
                 table = decoder.type if table is None else merged(table, decoder.type)
@@ -171,15 +175,23 @@ def tables_of(output: Folder, options: DecodeOptions, spark: SparkSession) -> Ta
     return Tables(output, options, json_schema(spark, options))
 
 
-def schema_ids(frame: DataFrame) -> dict[str, tuple[int, ...]]:
-    """The ids that framed values of a batch begin with, by topic."""
+def most_used(numbers: Mapping[int, int]) -> list[int]:
+    """The ids of the most records, MAX_SCHEMAS at most; of equally many, the smallest.
+    numbers: records by id.
+    """
+    return sorted(numbers, key=lambda number: (-numbers[number], number))[:MAX_SCHEMAS]
+
+
+def schema_ids(frame: DataFrame) -> dict[str, dict[int, int]]:
+    """By topic, the ids that framed values of a batch begin with, and how many values each has."""
     from pyspark.sql import functions as F
 
     framed = frame.where(F.length("value") >= FRAME_BYTES)
     beginning = F.substring("value", 1, FRAME_BYTES).alias("beginning")
-    found: dict[str, set[int]] = {}
-    for row in framed.select("topic", beginning).distinct().collect():
+    found: dict[str, dict[int, int]] = {}
+    for row in framed.groupBy("topic", beginning).count().collect():
         content = bytes(row["beginning"])
         if content[0] == MAGIC:
-            found.setdefault(row["topic"], set()).add(int.from_bytes(content[1:], "big"))
-    return {topic: tuple(numbers) for topic, numbers in found.items()}
+            numbers = found.setdefault(row["topic"], {})
+            numbers[int.from_bytes(content[1:], "big")] = row["count"]
+    return found

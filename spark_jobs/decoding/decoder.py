@@ -108,6 +108,10 @@ class FramedDecoder:
         """See `Decoder`. Raises JobError if the registry cannot be asked."""
         return self.decoder(schema_id(content)).value(content)
 
+    def knows(self, number: int) -> bool:
+        """Whether a schema was looked up before and can be used."""
+        return isinstance(self._decoders.get(number), AvroDecoder)
+
     def decoder(self, number: int) -> AvroDecoder:
         """Of a schema. Raises Undecodable, or JobError as above."""
         if number not in self._decoders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ def framed(
     }.items():
         (folder / f"{number}.avsc").write_text(text)
 
+    made = Tables(output, DecodeOptions("confluent-avro", registry=str(folder)), None)
+
     def run(**numbers: tuple[int, ...]) -> dict[str, Any]:
-        monkeypatch.setattr(tables_module, "schema_ids", lambda _: numbers)
-        made = Tables(output, DecodeOptions("confluent-avro", registry=str(folder)), None)
+        counted = {topic: Counter(each) for topic, each in numbers.items()}
+        monkeypatch.setattr(tables_module, "schema_ids", lambda _: counted)
         return made.of_batch(None, numbers)  # type: ignore[arg-type]
 
     return run
@@ -103,6 +106,23 @@ def test_too_many_schemas_are_not_all_looked_up(
 ) -> None:
     monkeypatch.setattr(tables_module, "MAX_SCHEMAS", 2)
     assert "was not looked up" in why(framed(t=(7, 8, 2))["t"].decoder, 8)
+
+
+def test_schemas_of_many_records_are_looked_up_first(
+    framed: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids that values have by chance may be smaller. One that was used before is not counted."""
+    monkeypatch.setattr(tables_module, "MAX_SCHEMAS", 2)
+    value = b"\x00\x00\x00\x00\x05\x02"
+    table = framed(t=(0, 3, 4, 5, 5))["t"]
+    assert table.decoder.value(value) == {"a": 1}
+    assert "was not looked up" in why(table.decoder, 3)
+    table = framed(t=(0, 0, 7, 7, 5))["t"]
+    assert table.decoder.value(value) == {"a": 1}
+    assert [why(table.decoder, n).partition(" has ")[2][:11] for n in (0, 7)] == [
+        "no schema 0",
+        "no schema 7",
+    ]
 
 
 def test_the_form_of_values_stays(output: Folder) -> None:
