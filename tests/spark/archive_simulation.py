@@ -26,7 +26,13 @@ from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store
 from spark_jobs.archive.tables import Tables
-from spark_jobs.checkpoint import Offsets, format_offsets, parse_offsets, read_query_log
+from spark_jobs.checkpoint import (
+    Offsets,
+    format_offsets,
+    initial_offsets,
+    parse_offsets,
+    read_query_log,
+)
 from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
 from spark_jobs.decoding.types import Schema
 from spark_jobs.errors import JobError
@@ -154,7 +160,10 @@ class SimulatedSpark:
         batch_id = log.committed + 1
         start = log.ends.get(log.committed)
         if start is None:
+            start = initial_offsets(query)
+        if start is None:
             start = self._initial(names, source)
+            query.write("sources/0/0", f"\0v1\n{format_offsets(start)}".encode())
         if log.planned < batch_id:
             end = self._end(names, start)
             if end == start:

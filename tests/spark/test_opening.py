@@ -231,36 +231,6 @@ def test_a_topic_that_was_truncated(
     assert values_in(Path(options.output)) == sorted({*old, *values_of(cluster.topics["t"])})
 
 
-def test_a_resume_without_a_topic_that_is_no_longer_there(
-    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
-) -> None:
-    """Spark got an offset of it and ended the query; every start after that did the same."""
-    cluster.add("t", 20)
-    cluster.add("u", 20)
-    spark.run(replace(options, subscribe="t,u"))
-    old = values_of(cluster.topics.pop("u"))
-    cluster.add("t", 6)
-    spark.run(replace(options, resume_from="output"))
-    cluster.add("t", 6)
-    spark.run(replace(options, source_options={"failOnDataLoss": "false"}))
-    assert values_in(Path(options.output)) == sorted(old + values_of(cluster.topics["t"]))
-
-
-def test_a_resume_that_was_cut_off_before_partitions_and_topics_came(
-    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
-) -> None:
-    cluster.add("t", 20)
-    spark.run(options)
-    cluster.add("t", 6)
-    with opened(replace(options, resume_from="output"), store_of(options)):
-        pass
-    cluster.topics["t"].values[2] = [b"new"]
-    cluster.add("u", 20)
-    spark.run(replace(options, subscribe="t,u"))
-    both = values_of(cluster.topics["t"]) + values_of(cluster.topics["u"])
-    assert values_in(Path(options.output)) == sorted(both)
-
-
 def test_an_older_copy_of_either(
     cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, tmp_path: Path
 ) -> None:
