@@ -238,7 +238,8 @@ def _refusal(found: Situation, finding: Finding, count: int) -> str:
 
 def _resume(found: Situation) -> Plan:
     """Another query from where the user wants; partitions that are not named begin at the first
-    offset.
+    offset. A topic that no longer has what is archived begins a generation there, since of its old
+    records the archive may have the only copy.
     """
     sources: dict[str, Offsets] = {
         "output": found.commit.positions if found.commit is not None else {},
@@ -261,6 +262,13 @@ def _resume(found: Situation) -> Plan:
     findings = check_topics(known, wanted, found.topics)
     recreated = {finding.topic for finding in findings if finding.kind in ("recreated", "shrunk")}
     if found.commit is not None:
+        lost = [
+            finding
+            for finding in check_topics({}, found.commit.positions, found.topics)
+            if finding.kind in ("recreated", "shrunk") and finding.topic not in recreated
+        ]
+        findings += lost
+        recreated |= {finding.topic for finding in lost}
         recreated |= {
             topic
             for topic, topic_id in found.commit.topic_ids.items()

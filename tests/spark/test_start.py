@@ -256,6 +256,23 @@ def test_a_topic_that_was_created_again_is_another_generation() -> None:
     assert decide(replace(lost, resume_from="output")).recreated == ("t",)
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [TopicFacts("id-t", {0: 2, 1: 0}, {0: 50, 1: 80}), TopicFacts("", {0: 2}, {0: 90})],
+    ids=["lost its end", "fewer partitions"],
+)
+def test_a_topic_that_lost_what_is_archived_is_another_generation(facts: TopicFacts) -> None:
+    """From wherever the user goes on: of the old records the archive has the only copy."""
+    lost = replace(STOPPED, topics={"t": facts})
+    group = {"t": {0: 20}}
+    for resume_from in ("earliest", "output", "group"):
+        plan = decide(replace(lost, resume_from=resume_from, group=group))
+        assert (plan.positions, plan.recreated) == ({"t": dict(facts.earliest)}, ("t",))
+        assert len(plan.notes) == 1 and "created again" in plan.notes[0]
+    older = QueryLog(3, 3, {3: {"t": {0: 10}}})
+    assert decide(replace(lost, resume_from="checkpoint", log=older)).recreated == ("t",)
+
+
 def test_resume_from_what_is_not_there() -> None:
     assert "/out has no offsets" in refusal(replace(EMPTY, resume_from="output"))
     assert "/out.checkpoint has no offsets" in refusal(replace(EMPTY, resume_from="checkpoint"))

@@ -13,7 +13,7 @@ from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import store_of
 from spark_jobs.errors import StartRefused
-from tests.spark.archive_simulation import Cluster, SimulatedSpark, values_in, values_of
+from tests.spark.archive_simulation import Cluster, SimulatedSpark, Topic, values_in, values_of
 
 
 @pytest.fixture
@@ -132,3 +132,33 @@ def test_a_resume_that_was_cut_off_before_partitions_and_topics_came(
     spark.run(replace(options, subscribe="t,u"))
     both = values_of(cluster.topics["t"]) + values_of(cluster.topics["u"])
     assert values_in(Path(options.output)) == sorted(both)
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "now"),
+    [
+        pytest.param("id-t", [b"old-%d" % n for n in range(30)], id="lost its end"),
+        pytest.param("", [b"new-%d" % n for n in range(30)], id="created again, without topic ids"),
+    ],
+)
+def test_records_that_kafka_no_longer_has_stay(
+    cluster: Cluster,
+    spark: SimulatedSpark,
+    options: ArchiveOptions,
+    topic_id: str,
+    now: list[bytes],
+) -> None:
+    """They were deleted, although the refusal promises that they stay."""
+    old = [b"old-%d" % n for n in range(100)]
+    cluster.topics["t"] = Topic(topic_id, {0: old})
+    spark.run(options)
+    cluster.topics["t"] = Topic(topic_id, {0: now})
+    with pytest.raises(StartRefused, match=r"earliest archives the new topic beside the old"):
+        spark.run(options)
+    resuming = replace(options, resume_from="earliest")
+    spark.run(resuming)
+    assert values_in(Path(options.output)) == sorted(old + now)
+    spark.run(resuming)  # of the new generation nothing is lost, so it is archived again in place
+    cluster.topics["t"].values[0] = [*now, b"later"]
+    spark.run(options)
+    assert values_in(Path(options.output)) == sorted([*old, *now, b"later"])
