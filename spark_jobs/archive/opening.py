@@ -125,7 +125,8 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
     """Make output and checkpoint what the plan says; gives the identity to go on with."""
     commit = found.commit
     if commit is not None:
-        store.finish(commit)
+        commit = store.finish(commit)
+        found = replace(found, commit=commit)
     identity = found.identity or new_identity(found.job, str(store.folder))
     topic_ids = {name: facts.topic_id for name, facts in (found.topics or {}).items()}
     if plan.action == "continue":
