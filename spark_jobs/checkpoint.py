@@ -3,7 +3,8 @@ offsets.
 
 `offsets/N` fixes the end offsets of batch N before the batch runs, `commits/N` follows it. The
 files' form is that of Spark 2.1 and later: `v1`, a line of batch metadata, a line per source, `-`
-for one that has no offset yet.
+for one that has no offset yet. Before the first batch Kafka's source notes in `sources/0/0` where
+it begins: a zero byte, `v1`, a line of offsets.
 """
 
 from __future__ import annotations
@@ -83,6 +84,25 @@ def batch_ends(query: Folder, batch_id: int) -> Offsets | None:
         raise JobError(
             f"{query}/offsets/{batch_id} is damaged ({error}): bring it back from a copy, or "
             "choose --resume-from output"
+        ) from error
+
+
+def initial_offsets(query: Folder) -> Offsets | None:
+    """Where the first batch of a query with one Kafka source begins; None before Spark has noted
+    that. Raises JobError if the file cannot be understood.
+    """
+    content = query.read("sources/0/0")
+    if content is None:
+        return None
+    version, _, line = content.decode(errors="replace").lstrip("\0").partition("\n")
+    try:
+        if version != "v1":
+            raise ValueError(f"version {version}")
+        return parse_offsets(line)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise JobError(
+            f"{query}/sources/0/0 is damaged ({error}): bring it back from a copy, or choose "
+            "--resume-from output"
         ) from error
 
 

@@ -52,6 +52,15 @@ class Subscription:
     def __str__(self) -> str:
         return self.pattern or ",".join(self.topics)
 
+    def includes(self, topic: str) -> bool:
+        """Whether a topic is read; True under a pattern that only Java understands."""
+        if self.pattern is None:
+            return topic in self.topics
+        try:
+            return re.fullmatch(self.pattern, topic) is not None
+        except re.error:
+            return True
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:

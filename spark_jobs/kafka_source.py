@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from .checkpoint import Offsets, format_offsets
 from .cluster import ClusterView, Subscription
 from .errors import JobError
 from .options import Option, parse_boolean, parse_count, parse_names, parse_size
@@ -24,6 +25,9 @@ DEFAULT_RECORDS: Final = 1_000_000
 """Records of a batch where sizes are not known."""
 
 FEWEST_RECORDS: Final = 1_000
+
+EARLIEST: Final = -2
+"""Spark's number for the first offset of a partition."""
 
 ARROW_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_BATCH_BYTES: Final = 16 * 1024 * 1024
@@ -94,6 +98,34 @@ def source_options(values: Mapping[str, str]) -> dict[str, str]:
         for name, value in values.items()
         if name in _TO_SPARK or (name.startswith("kafka.") and name != "kafka.bootstrap.servers")
     }
+
+
+def starting_at(
+    starting: Offsets, given: Mapping[str, str], what: Subscription, view: ClusterView
+) -> dict[str, str]:
+    """The source's options of a query that begins at `starting`, or if that is empty where the
+    given options begin. what: is read. view: of the cluster now.
+
+    Spark begins only if it has an offset of each partition that it reads, and of no other: a
+    partition that came later begins at its first offset, one that is not read is left out. Where
+    the partitions are not known, topics that are not read are left out.
+    """
+    if not starting:
+        return dict(given)
+    if view.is_known:
+        offsets = {
+            topic: {
+                partition: starting.get(topic, {}).get(partition, EARLIEST)
+                for partition in facts.latest
+            }
+            for topic, facts in view.topics.items()
+        }
+    else:
+        offsets = {topic: places for topic, places in starting.items() if what.includes(topic)}
+    options = {name: value for name, value in given.items() if not name.startswith("starting")}
+    if offsets:
+        options["startingOffsets"] = format_offsets(offsets)
+    return options
 
 
 def subscription(values: Mapping[str, str]) -> Subscription:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint import batch_ends
+from ..checkpoint import Offsets, batch_ends
 from ..cluster import ClusterView, Subscription, look
 from ..errors import JobError, StartRefused
 from ..identity import read_identity, write_identity
@@ -14,7 +14,8 @@ from ..lease import check_lease
 from ..running import StopRequested
 from ..storage import Folder
 from .commits import Commit
-from .opening import LEASE, Opened
+from .opening import LEASE, Opened, begin_of
+from .start import read_again
 from .stores import Batch, Store
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ class ArchiveBatches:
             raise StartRefused(f"another run writes to {output}: this one ends")
         if commit.batch_id >= batch_id:  # stored; Spark was ended before it noted that
             return
-        ends = batch_ends(self.query, batch_id)
-        if ends is None:
-            raise JobError(f"{self.query} has no offsets of batch {batch_id}: the folder vanished")
+        ends = self._ends(batch_id)
+        again = read_again(self._begin(batch_id), ends, commit.positions)
+        if again:
+            raise StartRefused(f"{again}; nothing of this batch is visible")
         view = self._look(commit)
         topics = view.topics
         topic_ids = {name: facts.topic_id for name, facts in topics.items()}
@@ -82,6 +84,20 @@ class ArchiveBatches:
             write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
         if self.on_commit is not None:
             self.on_commit(following)
+
+    def _begin(self, batch_id: int) -> Offsets:
+        """Where a batch begins. Raises JobError."""
+        if batch_id > 0:
+            return self._ends(batch_id - 1)
+        identity = read_identity(self.checkpoint)
+        return begin_of(self.query, identity) if identity is not None else {}
+
+    def _ends(self, batch_id: int) -> Offsets:
+        """Where a planned batch ends, exclusive. Raises JobError."""
+        ends = batch_ends(self.query, batch_id)
+        if ends is None:
+            raise JobError(f"{self.query} has no offsets of batch {batch_id}: the folder vanished")
+        return ends
 
     def _check(self) -> None:
         """See `Batch`."""

@@ -202,10 +202,31 @@ def publish(output: Folder, commit: Commit) -> None:
 
 
 def clean_up(output: Folder, newest: Commit) -> None:
-    """Remove staging folders and all but the newest KEPT_COMMITS. newest: is published."""
-    output.delete_folder(STAGING)
+    """Remove the staging folders of commits up to the newest, and all but the newest KEPT_COMMITS.
+    newest: is published. If this run was stopped and another has taken over, that one has staged
+    files of later commits.
+    """
+    for name in output.names(STAGING):
+        folder = f"{STAGING}/{name}"
+        if folder <= staging_folder(newest.number):
+            output.delete_folder(folder)
     for name in output.names(COMMITS)[:-KEPT_COMMITS]:
         output.delete(f"{COMMITS}/{name}")
+
+
+def without_left_over(output: Folder, newest: Commit) -> Commit:
+    """Remove what an ended run has staged for the commit after the newest; gives the commit that is
+    the newest then. newest: is published.
+
+    That run may only be stopped, just before it adds its commit. So a commit without files takes
+    the number first. Raises StartRefused if the other run was faster.
+    """
+    if not output.exists(staging_folder(newest.number + 1)):
+        return newest
+    following = replace(newest, number=newest.number + 1, files=(), removed=())
+    add_commit(output, following)
+    clean_up(output, following)
+    return following
 
 
 def _mark_strings(output: Folder, layout: tuple[str, ...]) -> None:

@@ -9,13 +9,12 @@ Spark's checkpoint fixed. So a record is there once, and the output itself says 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..checkpoint import format_offsets
 from ..errors import JobError, first_cause
-from ..kafka_source import arrow_batches, read_stream, record_limit
+from ..kafka_source import arrow_batches, read_stream, record_limit, starting_at
 from ..lake.formats import check_format
 from ..progress import Progress, Reporter, Totals
 from ..running import run_query
@@ -161,7 +160,7 @@ def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
         spark,
         options.bootstrap_servers,
         options.subscription,
-        _source_options(options.source_options, archive_),
+        source_options_of(archive_),
         record_limit(options.source_options, options.max_bytes_per_trigger, archive_.view),
     )
     writer = (
@@ -174,13 +173,10 @@ def _writer(spark: SparkSession, archive_: Opened) -> DataStreamWriter:
     return writer.trigger(processingTime=options.trigger)
 
 
-def _source_options(given: Mapping[str, str], archive_: Opened) -> dict[str, str]:
+def source_options_of(archive_: Opened) -> dict[str, str]:
     """The source's options; a query that resumes begins at its own offsets."""
-    starting = archive_.identity.starting
-    if not starting:
-        return dict(given)
-    kept = {name: value for name, value in given.items() if not name.startswith("starting")}
-    return {**kept, "startingOffsets": format_offsets(starting)}
+    options, starting = archive_.options, archive_.identity.starting
+    return starting_at(starting, options.source_options, options.subscription, archive_.view)
 
 
 def _batches(

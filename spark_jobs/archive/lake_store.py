@@ -118,7 +118,7 @@ class LakeStore:
         """See `Store`."""
         add_commit(self.folder, commit)
 
-    def finish(self, commit: Commit) -> None:
+    def finish(self, commit: Commit) -> Commit:
         """See `Store`."""
         spark = self.session()
         if not is_table(self.folder, self.format):
@@ -126,6 +126,7 @@ class LakeStore:
         for condition in commit.removed:
             spark.sql(f"DELETE FROM {self.table.name(spark)} WHERE {condition}")
         clean_up(self.folder, commit)
+        return commit
 
     def rewound(self, positions: Offsets, generations: dict[str, int]) -> tuple[Rewind, int]:
         """See `Store`."""

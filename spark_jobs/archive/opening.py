@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..checkpoint import Offsets, QueryLog, read_query_log
+from ..checkpoint import Offsets, QueryLog, initial_offsets, read_query_log
 from ..cluster import ClusterView, group_offsets, look
 from ..errors import JobError
 from ..identity import Identity, new_identity, read_identity, write_identity
@@ -58,6 +58,7 @@ def survey(options: ArchiveOptions, store: Store) -> tuple[Situation, ClusterVie
             topics=view.topics if view.is_known else None,
             identity=identity,
             log=read_query_log(query) if query is not None else QueryLog(-1, -1, {}),
+            begun=begin_of(query, identity) if query is not None and identity is not None else {},
             commit=commit,
             records=store.count(commit) if commit is not None else 0,
             foreign=store.foreign(commit),
@@ -69,6 +70,14 @@ def survey(options: ArchiveOptions, store: Store) -> tuple[Situation, ClusterVie
     except OSError as error:
         raise JobError(f"{output} or {checkpoint} cannot be read: {_reason(error)}") from error
     return situation, view
+
+
+def begin_of(query: Folder, identity: Identity) -> Offsets:
+    """Where a query begins its first batch: as Spark has noted, or else as it will be told; empty
+    for the job's --startingOffsets.
+    """
+    noted = initial_offsets(query)
+    return identity.starting if noted is None else noted
 
 
 def check_start(options: ArchiveOptions, store: Store) -> tuple[Plan, ClusterView]:
@@ -116,7 +125,8 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
     """Make output and checkpoint what the plan says; gives the identity to go on with."""
     commit = found.commit
     if commit is not None:
-        store.finish(commit)
+        commit = store.finish(commit)
+        found = replace(found, commit=commit)
     identity = found.identity or new_identity(found.job, str(store.folder))
     topic_ids = {name: facts.topic_id for name, facts in (found.topics or {}).items()}
     if plan.action == "continue":

@@ -7,6 +7,7 @@ that says what a restart would lose or repeat. Carrying the plan out is in `open
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal
 
 from ..checkpoint import Offsets, QueryLog
@@ -26,7 +27,8 @@ class Situation:
     """What a start finds. output, checkpoint: as messages name them. job: `archive`, or another
     that keeps such an output. commit: the output's newest. records: in the output. foreign: why
     the output is not an archive's, empty if it is one or is empty. topics: None if the cluster
-    could not be asked. group: offsets of the group of --resume-from group.
+    could not be asked. begun: where the checkpoint's query begins its first batch. group: offsets
+    of the group of --resume-from group.
     """
 
     output: str
@@ -36,6 +38,7 @@ class Situation:
     job: str = JOB
     identity: Identity | None = None
     log: QueryLog = field(default_factory=lambda: QueryLog(-1, -1, {}))
+    begun: Offsets = field(default_factory=dict)
     commit: Commit | None = None
     records: int = 0
     foreign: str = ""
@@ -86,6 +89,7 @@ def decide(found: Situation) -> Plan:
         return Plan("finish resume", commit.positions)
     _refuse_other_times(found, identity, commit)
     notes = _refuse_topics(found, identity, commit)
+    _refuse_reading_again(found, commit)
     return Plan("continue", notes=notes)
 
 
@@ -179,6 +183,47 @@ def _refuse_topics(found: Situation, identity: Identity, commit: Commit) -> tupl
     return tuple(finding.text for finding in findings)
 
 
+def _refuse_reading_again(found: Situation, commit: Commit) -> None:
+    """The next batches must not read what is archived, see `read_again`."""
+    log = found.log
+    steps = [log.ends.get(log.planned, found.begun)]
+    if log.planned > commit.batch_id:
+        steps.insert(0, log.ends.get(log.planned - 1, found.begun))
+    if found.topics is not None:
+        steps.append({topic: facts.latest for topic, facts in found.topics.items()})
+    for before, after in pairwise(steps):
+        again = read_again(before, after, commit.positions)
+        if again:
+            raise StartRefused(f"{found.checkpoint}: {again}")
+
+
+def read_again(before: Offsets, after: Offsets, archived: Offsets) -> str:
+    """Why a batch would archive records a second time, and the way out; empty if it would not.
+    before, after: offsets of the batch's beginning and end. archived: next offsets of the output.
+
+    Spark forgets a partition of which a batch has no offset, as with a topic that is left out under
+    --failOnDataLoss false. When it comes back, Spark takes it for a new one and reads it from its
+    first offset.
+    """
+    counts = {
+        topic: sum(
+            archived.get(topic, {}).get(partition, 0)
+            for partition in partitions
+            if partition not in before.get(topic, {})
+        )
+        for topic, partitions in after.items()
+    }
+    topics = sorted(topic for topic, count in counts.items() if count)
+    if not topics:
+        return ""
+    more = f" (and {len(topics) - 1} more topics)" if len(topics) > 1 else ""
+    return (
+        f"topic {topics[0]}{more} was not read for a while and Spark has forgotten where it was: "
+        f"going on would repeat up to {counted(counts[topics[0]], 'record')}. --resume-from output "
+        "goes on where the output ends"
+    )
+
+
 def _refusal(found: Situation, finding: Finding, count: int) -> str:
     ways = {
         "recreated": "--resume-from earliest archives the new topic beside the old records",
@@ -193,7 +238,8 @@ def _refusal(found: Situation, finding: Finding, count: int) -> str:
 
 def _resume(found: Situation) -> Plan:
     """Another query from where the user wants; partitions that are not named begin at the first
-    offset.
+    offset. A topic that no longer has what is archived begins a generation there, since of its old
+    records the archive may have the only copy.
     """
     sources: dict[str, Offsets] = {
         "output": found.commit.positions if found.commit is not None else {},
@@ -216,6 +262,13 @@ def _resume(found: Situation) -> Plan:
     findings = check_topics(known, wanted, found.topics)
     recreated = {finding.topic for finding in findings if finding.kind in ("recreated", "shrunk")}
     if found.commit is not None:
+        lost = [
+            finding
+            for finding in check_topics({}, found.commit.positions, found.topics)
+            if finding.kind in ("recreated", "shrunk") and finding.topic not in recreated
+        ]
+        findings += lost
+        recreated |= {finding.topic for finding in lost}
         recreated |= {
             topic
             for topic, topic_id in found.commit.topic_ids.items()

@@ -25,6 +25,7 @@ from .commits import (
     next_commit,
     publish,
     staging_folder,
+    without_left_over,
 )
 from .layout import Rewind, rewind
 from .start import JOB
@@ -89,8 +90,10 @@ class Store(Protocol):
         """Make a commit without records hold. Raises StartRefused."""
         ...
 
-    def finish(self, commit: Commit) -> None:
-        """Carry out what the newest commit says, as far as that is not done."""
+    def finish(self, commit: Commit) -> Commit:
+        """Carry out what the newest commit says, as far as that is not done; gives the commit that
+        is the newest then. Raises StartRefused if another run writes.
+        """
         ...
 
     def rewound(self, positions: Offsets, generations: dict[str, int]) -> tuple[Rewind, int]:
@@ -155,13 +158,14 @@ class ParquetStore:
         """See `Store`."""
         add_commit(self.folder, commit)
 
-    def finish(self, commit: Commit) -> None:
+    def finish(self, commit: Commit) -> Commit:
         """See `Store`."""
         finish_what_was_cut_off(self.folder)
         publish(self.folder, commit)
         clean_up(self.folder, commit)
         if self.tables is not None:
             self.tables.keep_form()
+        return without_left_over(self.folder, commit)
 
     def rewound(self, positions: Offsets, generations: dict[str, int]) -> tuple[Rewind, int]:
         """See `Store`."""

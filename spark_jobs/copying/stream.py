@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..checkpoint import format_offsets
 from ..cluster import Topics, look
 from ..errors import JobError, StartRefused, first_cause
 from ..exactly_once.driver import BatchReport
 from ..identity import read_identity, write_identity
-from ..kafka_source import arrow_batches, read_stream, record_limit
+from ..kafka_source import arrow_batches, read_stream, record_limit, starting_at
 from ..lease import check_lease
 from ..progress import Progress, Reporter, Totals
 from ..running import StopRequested, run_query
@@ -137,15 +136,12 @@ def _start(spark: SparkSession, opened: Opened, batches: Callable[..., None]) ->
     ship(spark)
     try:
         check_kafka_source(spark)
-        given = dict(options.source_options)
-        if opened.identity.starting:
-            given = {name: v for name, v in given.items() if not name.startswith("starting")}
-            given["startingOffsets"] = format_offsets(opened.identity.starting)
+        starting = opened.identity.starting
         frame = read_stream(
             spark,
             options.servers,
             options.subscription,
-            given,
+            starting_at(starting, options.source_options, options.subscription, opened.view),
             record_limit(options.source_options, options.max_bytes_per_trigger, opened.view),
         )
         writer = (

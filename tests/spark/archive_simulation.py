@@ -21,11 +21,18 @@ from spark_jobs.archive.batches import ArchiveBatches, batches_of
 from spark_jobs.archive.commits import StagedFile, Staging
 from spark_jobs.archive.decoded import ValueDecoder
 from spark_jobs.archive.files import SCHEMA, write_files, write_parts
+from spark_jobs.archive.job import source_options_of
 from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store
 from spark_jobs.archive.tables import Tables
-from spark_jobs.checkpoint import Offsets, format_offsets, read_query_log
+from spark_jobs.checkpoint import (
+    Offsets,
+    format_offsets,
+    initial_offsets,
+    parse_offsets,
+    read_query_log,
+)
 from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
 from spark_jobs.decoding.types import Schema
 from spark_jobs.errors import JobError
@@ -136,18 +143,27 @@ class SimulatedSpark:
             tables = Tables(Folder(options.output_uri), options.decoding, self.schema)
         with opened(options, parquet_store(options, self._write, tables)) as archive:
             batches = batches_of(archive)
-            starting = archive.identity.starting
+            source = source_options_of(archive)
             names = options.subscription.topics or tuple(sorted(self.cluster.topics))
             query = archive.query
-            while self._batch(query, batches, names, starting):
+            while self._batch(query, batches, names, source):
                 pass
 
     def _batch(
-        self, query: Folder, batches: ArchiveBatches, names: tuple[str, ...], starting: Offsets
+        self,
+        query: Folder,
+        batches: ArchiveBatches,
+        names: tuple[str, ...],
+        source: dict[str, str],
     ) -> bool:
         log = read_query_log(query)
         batch_id = log.committed + 1
-        start = log.ends.get(log.committed, starting)
+        start = log.ends.get(log.committed)
+        if start is None:
+            start = initial_offsets(query)
+        if start is None:
+            start = self._initial(names, source)
+            query.write("sources/0/0", f"\0v1\n{format_offsets(start)}".encode())
         if log.planned < batch_id:
             end = self._end(names, start)
             if end == start:
@@ -158,6 +174,24 @@ class SimulatedSpark:
         batches((start, end), batch_id)  # type: ignore[arg-type]
         query.write(f"commits/{batch_id}", b"v1\n{}")
         return True
+
+    def _initial(self, names: tuple[str, ...], source: dict[str, str]) -> Offsets:
+        """Where a query begins: as Spark, with an offset of each partition that it reads, and of no
+        other.
+        """
+        topics = {name: self.cluster.topics[name].facts() for name in names}
+        given = {name: dict.fromkeys(facts.latest, -2) for name, facts in topics.items()}
+        if source.get("startingOffsets", "earliest") != "earliest":
+            assigned, given = given, parse_offsets(source["startingOffsets"])
+            specified = {name: set(places) for name, places in given.items()}
+            assert specified == {name: set(places) for name, places in assigned.items()}
+        return {
+            name: {
+                partition: topics[name].earliest[partition] if offset == -2 else offset
+                for partition, offset in places.items()
+            }
+            for name, places in given.items()
+        }
 
     def _end(self, names: tuple[str, ...], start: Offsets) -> Offsets:
         return {

@@ -10,6 +10,7 @@ from spark_jobs.checkpoint import (
     QueryLog,
     batch_ends,
     format_offsets,
+    initial_offsets,
     parse_offsets,
     read_query_log,
 )
@@ -58,6 +59,19 @@ def test_damaged_offsets(query: Folder, content: str) -> None:
     query.write("offsets/0", content.encode())
     with pytest.raises(JobError, match="offsets/0 is damaged"):
         batch_ends(query, 0)
+
+
+def test_where_a_query_begins(query: Folder) -> None:
+    assert initial_offsets(query) is None
+    query.write("sources/0/0", b'\0v1\n{"orders":{"0":3,"1":0}}')
+    assert initial_offsets(query) == {"orders": {0: 3, 1: 0}}
+
+
+@pytest.mark.parametrize("content", [b"", b"\0v2\n{}", b"\0v1\n", b"\0v1\n[]", b"\0v1\n5"])
+def test_a_damaged_beginning(query: Folder, content: bytes) -> None:
+    query.write("sources/0/0", content)
+    with pytest.raises(JobError, match="sources/0/0 is damaged"):
+        initial_offsets(query)
 
 
 def test_several_sources(query: Folder) -> None:

@@ -12,6 +12,7 @@ from spark_jobs.archive.commits import (
     COMMITS,
     KEPT_COMMITS,
     NO_BATCH,
+    STAGING,
     Commit,
     StagedFile,
     add_commit,
@@ -20,6 +21,7 @@ from spark_jobs.archive.commits import (
     next_commit,
     publish,
     staging_folder,
+    without_left_over,
 )
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.storage import Folder, absolute
@@ -95,11 +97,32 @@ def test_old_commits_go(output: Folder) -> None:
     for number in range(1, 16):
         commit = replace(FIRST, number=number)
         add_commit(output, commit)
-    output.write(f"{staging_folder(3)}/left", b"")
+    for number in (3, 15, 16):
+        output.write(f"{staging_folder(number)}/file", b"")
     clean_up(output, commit)
     names = output.names(COMMITS)
     assert len(names) == KEPT_COMMITS and names[-1].endswith("15.json")
-    assert output.names("_archive") == ["commits"]
+    left = [number for number in range(1, 20) if output.exists(staging_folder(number))]
+    assert left == [16]  # of a run that has taken over, and writes the next batch
+
+
+def test_what_an_ended_run_has_staged_goes(output: Folder) -> None:
+    commit = next_commit(FIRST, 0, {"t": {0: 9}}, staged(output, FIRST, "a"))
+    add_commit(output, commit)
+    publish(output, commit)
+    clean_up(output, commit)
+    assert without_left_over(output, commit) == commit
+    files = staged(output, commit, "b")
+    behind = without_left_over(output, commit)
+    assert behind == replace(commit, number=3, files=()) == newest_commit(output)
+    assert output.names(STAGING) == []
+    with pytest.raises(StartRefused, match="commit 3 is there already"):  # it was only stopped
+        add_commit(output, next_commit(commit, 1, {}, files))
+    staged(output, behind, "c")
+    add_commit(output, next_commit(behind, 1, {}, []))  # by another run, just now
+    with pytest.raises(StartRefused, match="commit 4 is there already"):
+        without_left_over(output, behind)
+    assert output.exists(staging_folder(4))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": 9}'])

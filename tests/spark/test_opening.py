@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_jobs.archive import stores
 from spark_jobs.archive.batches import batches_of
-from spark_jobs.archive.commits import StagedFile, Staging
+from spark_jobs.archive.commits import Commit, StagedFile, Staging, add_commit, clean_up
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store, store_of
@@ -62,7 +63,8 @@ def test_two_runs(cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptio
     commit = newest(out)
     assert commit["positions"] == {"t": {"0": 115, "1": 115}}
     assert commit["records"] == 230
-    assert {path.name for path in (out / "_archive").iterdir()} == {"commits"}
+    assert {path.name for path in (out / "_archive").iterdir()} == {"commits", "staging"}
+    assert not any((out / "_archive" / "staging").iterdir())
     identity = read_identity(Folder(options.checkpoint_uri))
     assert identity is not None
     assert identity.topics["t"].latest == {0: 115, 1: 115}
@@ -312,6 +314,63 @@ def test_a_writer_that_another_has_taken_over_from(
 
     with pytest.raises(StartRefused, match="has taken over"):
         Stopped(cluster).run(options)
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
+def test_a_writer_that_is_stopped_behind_its_commit(
+    cluster: Cluster,
+    spark: SimulatedSpark,
+    options: ArchiveOptions,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on while the other one publishes, and deleted what that one had staged."""
+    cluster.add("t", 200)
+    stopped: list[tuple[Folder, Commit]] = []
+
+    def clean_up_later(output: Folder, newest: Commit) -> None:
+        if stopped or newest.batch_id < 0:
+            clean_up(output, newest)
+            return
+        stopped.append((output, newest))
+        machine.life += 1
+        spark.run(options)
+
+    def go_on_behind_it(output: Folder, commit: Commit) -> None:
+        add_commit(output, commit)
+        if stopped:
+            clean_up(*stopped[0])
+
+    monkeypatch.setattr(stores, "clean_up", clean_up_later)
+    monkeypatch.setattr(stores, "add_commit", go_on_behind_it)
+    spark.run(options)
+    assert stopped[0][1].batch_id == 0
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
+def test_a_writer_that_is_stopped_between_its_check_and_its_commit(
+    cluster: Cluster,
+    spark: SimulatedSpark,
+    options: ArchiveOptions,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start meanwhile removes what it has staged, so its commit must not hold."""
+    cluster.add("t", 100)
+
+    def start_and_commit(output: Folder, commit: Commit) -> None:
+        machine.life += 1
+        with opened(options, parquet_store(options, write_nothing)):
+            pass
+        add_commit(output, commit)
+
+    with opened(options, parquet_store(options, write_nothing)):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "add_commit", start_and_commit)
+        with pytest.raises(StartRefused, match="another run writes to"):
+            spark.run(options)
+    spark.run(options)
     assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from spark_jobs.cluster import ClusterView, Subscription
+from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
 from spark_jobs.errors import JobError
 from spark_jobs.kafka_source import (
     DEFAULT_RECORDS,
@@ -13,6 +15,7 @@ from spark_jobs.kafka_source import (
     read_stream,
     record_limit,
     source_options,
+    starting_at,
     subscription,
 )
 
@@ -115,3 +118,30 @@ def test_one_subscription() -> None:
     assert str(subscription({"subscribePattern": "x.*"})) == "x.*"
     with pytest.raises(JobError, match="give one of"):
         subscription({})
+
+
+STARTING = {"t": {0: 7, 1: 9}, "u": {0: 3}}
+VIEW = ClusterView({"t": TopicFacts("", {0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9})})
+UNKNOWN = ClusterView({}, "security.protocol is SSL")
+
+
+@pytest.mark.parametrize(
+    ("what", "view", "offsets"),
+    [
+        (Subscription(("t",)), VIEW, {"t": {"0": 7, "1": 9, "2": -2}}),
+        (Subscription(("t",)), UNKNOWN, {"t": {"0": 7, "1": 9}}),
+        (Subscription(pattern="[u-z]"), UNKNOWN, {"u": {"0": 3}}),
+        (Subscription(pattern=r"\p{L}"), UNKNOWN, {"t": {"0": 7, "1": 9}, "u": {"0": 3}}),
+        (Subscription(("other",)), UNKNOWN, None),
+    ],
+    ids=["as they are now", "not known", "pattern", "pattern of Java", "none of them"],
+)
+def test_a_query_that_resumes_names_the_partitions_that_it_reads(
+    what: Subscription, view: ClusterView, offsets: object
+) -> None:
+    """Spark ends a query whose offsets are not those of the partitions that it reads."""
+    given = {"failOnDataLoss": "false", "startingTimestamp": "5"}
+    options = starting_at(STARTING, given, what, view)
+    assert json.loads(options.pop("startingOffsets", "null")) == offsets
+    assert options == {"failOnDataLoss": "false"}
+    assert starting_at({}, given, what, view) == given

@@ -151,6 +151,59 @@ def test_a_topic_that_is_not_read_any_more() -> None:
     assert "topic t is part of it and not read any more. add t to --subscribe" in text
 
 
+WITH_U = {**NOW, "u": TopicFacts("id-u", {0: 0}, {0: 9})}
+BOTH = replace(STOPPED, topics=WITH_U, commit=replace(COMMIT, positions={**AT, "u": {0: 7}}))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(BOTH, "topic u was not read", id="read again"),
+        pytest.param(
+            replace(BOTH, topics=None, log=QueryLog(6, 5, {5: AT, 6: {**AT, "u": {0: 5}}})),
+            "topic u was not read",
+            id="planned already",
+        ),
+        pytest.param(
+            replace(
+                BOTH,
+                commit=replace(BOTH.commit or COMMIT, batch_id=NO_BATCH),
+                log=QueryLog(-1, -1, {}),
+                begun=AT,
+            ),
+            "topic u was not read",
+            id="before the first batch",
+        ),
+        pytest.param(
+            replace(BOTH, log=QueryLog(5, 5, {5: {"u": {0: 7}}})),
+            "topic t was not read for a while and Spark has forgotten where it was: going on would "
+            "repeat up to 100 records",
+            id="several partitions",
+        ),
+        pytest.param(
+            replace(BOTH, log=QueryLog(5, 5, {5: {}})), "topic t (and 1 more topics)", id="topics"
+        ),
+    ],
+)
+def test_a_topic_that_spark_would_take_for_a_new_one(found: Situation, said: str) -> None:
+    text = refusal(found)
+    assert said in text and "--resume-from output" in text and "/out.checkpoint" in text
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        replace(BOTH, log=QueryLog(5, 5, {5: {**AT, "u": {0: 7}}})),
+        replace(BOTH, topics=None),
+        replace(BOTH, commit=replace(COMMIT, positions={**AT, "u": {0: 0}})),
+        replace(BOTH, topics=NOW, fail_on_data_loss=False),
+    ],
+    ids=["known to Spark", "cluster cannot be asked", "nothing archived", "still left out"],
+)
+def test_topics_that_are_not_read_again(found: Situation) -> None:
+    assert decide(found).action == "continue"
+
+
 def test_data_loss_that_is_accepted_is_a_note() -> None:
     truncated = {"t": TopicFacts("id-t", {0: 70, 1: 40}, {0: 100, 1: 80})}
     plan = decide(replace(STOPPED, topics=truncated, fail_on_data_loss=False))
@@ -201,6 +254,23 @@ def test_a_topic_that_was_created_again_is_another_generation() -> None:
         assert (plan.positions, plan.recreated) == ({"t": {0: 2, 1: 0}}, ("t",))
     lost = replace(STOPPED, identity=None, log=QueryLog(-1, -1, {}), topics=again)
     assert decide(replace(lost, resume_from="output")).recreated == ("t",)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [TopicFacts("id-t", {0: 2, 1: 0}, {0: 50, 1: 80}), TopicFacts("", {0: 2}, {0: 90})],
+    ids=["lost its end", "fewer partitions"],
+)
+def test_a_topic_that_lost_what_is_archived_is_another_generation(facts: TopicFacts) -> None:
+    """From wherever the user goes on: of the old records the archive has the only copy."""
+    lost = replace(STOPPED, topics={"t": facts})
+    group = {"t": {0: 20}}
+    for resume_from in ("earliest", "output", "group"):
+        plan = decide(replace(lost, resume_from=resume_from, group=group))
+        assert (plan.positions, plan.recreated) == ({"t": dict(facts.earliest)}, ("t",))
+        assert len(plan.notes) == 1 and "created again" in plan.notes[0]
+    older = QueryLog(3, 3, {3: {"t": {0: 10}}})
+    assert decide(replace(lost, resume_from="checkpoint", log=older)).recreated == ("t",)
 
 
 def test_resume_from_what_is_not_there() -> None:
