@@ -73,6 +73,25 @@ def test_a_batch(kafka_broker: EmbeddedBroker, topic: str) -> None:
     assert [int(row["value"]) for row in rows(reader, reader.partitions())] == [1, 2, 3, 4]
 
 
+def test_a_timestamp_that_spark_cannot_have(kafka_broker: EmbeddedBroker, topic: str) -> None:
+    servers = kafka_broker.bootstrap_servers
+    largest = (2**63 - 1) // 1000
+    kafka_broker.create_topic(
+        f"{topic}-late", partitions=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)}
+    )
+    sent = [Sent(None, b"%d" % n, (), largest + n, 0) for n in range(2)]
+    ConfluentAdapter(servers).produce(f"{topic}-late", sent, codec="none", idempotent=True)
+    given = values(kafka_broker, f"{topic}-late")
+    reader = KafkaReader(source_options(given, is_stream=False))
+    why = rf"{topic}-late-0 has at offset 1 the timestamp {largest + 1} ms, .* startingOffsets"
+    with pytest.raises(JobError, match=why):
+        rows(reader, reader.partitions())
+    until = given | {"endingOffsets": f'{{"{topic}-late":{{"0":1}}}}'}
+    reader = KafkaReader(source_options(until, is_stream=False))
+    ((batch,),) = (list(reader.read(each)) for each in reader.partitions())
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [largest * 1000]
+
+
 def test_a_stream_and_its_restart(kafka_broker: EmbeddedBroker, topic: str) -> None:
     servers = kafka_broker.bootstrap_servers
     produce(servers, topic, range(10))
