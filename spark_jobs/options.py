@@ -23,7 +23,13 @@ from typing import Final
 from .errors import JobError
 
 PREFIXES: Final = ("kafka.", "spark.")
-_SECRET = re.compile(r"password|secret|jaas|credential|\btoken\b|keystore\.key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"password|secret|jaas|credential|\btoken\b|keystore\.key|azure\.(account\.key|sas)\."
+    r"|(private|encryption)\.key\b|client-provided-key",
+    re.IGNORECASE,
+)
+_REMOTE_TOKEN = re.compile(r";\s*token=", re.IGNORECASE)
+"""In the address of a Spark Connect server."""
 _REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")
 _PROPERTY = re.compile(r"\s*((?:\\.|[^=:\s\\])+)\s*(?:[=:]\s*|\s+|$)(.*)")
 _NAME_IN_YAML = re.compile(r"'[\w!-]{2,}'")
@@ -94,7 +100,7 @@ def collect(
             raise JobError(f"--conf {name}: write it as spark.name=value")
         given[name] = value
     for name, value in given.items():
-        if _SECRET.search(name) and not _REFERENCE.search(value):
+        if is_secret(name, value) and not _REFERENCE.search(value):
             raise JobError(
                 f"--{name} on the command line can be seen in `ps`: write it into the file of "
                 "--config, or as ${file:PATH} or ${env:NAME}"
@@ -106,6 +112,15 @@ def collect(
         if option.name in expanded:
             _check(option, expanded[option.name])
     return expanded
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether no argument of a process may have this value: by the option's name, and an address in
+    `spark.remote` that has a token.
+    """
+    if name == "spark.remote":
+        return _REMOTE_TOKEN.search(value) is not None
+    return _SECRET.search(name) is not None
 
 
 def _check(option: Option, value: str) -> None:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .bundle import bundle_path
 from .errors import JobError, StartRefused
 from .ivy_cache import cache_in_use
+from .options import is_secret
 from .quiet import without_traces_of_java
-from .spark_conf import OPTIONS, connector_package
+from .spark_conf import OPTIONS, connector_package, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["JobError", "check_kafka_source", "open_session", "ship", "started_by_spark_submit"]
 
 DEFAULT_MASTER = "local[*]"
+SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+"""The environment variable from which pyspark takes more arguments of spark-submit."""
 
 
 def started_by_spark_submit() -> bool:
@@ -64,8 +68,8 @@ def open_session(
     try:
         with _started_in(folder) as log:
             try:
-                with cache_in_use(own):
-                    spark = _session(application_name, own)
+                with cache_in_use(own), _without_secrets(own, Path(folder)) as shown:
+                    spark = _session(application_name, shown)
             except JobError as error:
                 raise JobError(f"{error}{_reason(log.read_text(errors='replace'))}") from error
         try:
@@ -120,6 +124,76 @@ def _started_in(folder: str) -> Iterator[Path]:
             os.dup2(kept, number)
             os.close(kept)
         os.chdir(here)
+
+
+@contextmanager
+def _without_secrets(settings: Mapping[str, str], folder: Path) -> Iterator[dict[str, str]]:
+    """Gives the settings that pyspark may make arguments of Java, which `ps` shows. A Java process
+    that is started in the block reads the others from a file in `folder`, which is gone behind it.
+    If none will be started these are all settings: they go through pyspark's connection then.
+
+    folder: of this user alone. Raises JobError if PYSPARK_SUBMIT_ARGS names such a file too.
+    """
+    secrets = {name: value for name, value in settings.items() if is_secret(name, value)}
+    if not secrets or not _starts_java(settings):
+        yield dict(settings)
+        return
+    before = os.environ.get(SUBMIT_ARGUMENTS)
+    if before is not None and "--properties-file" in before:
+        raise JobError(
+            f"{SUBMIT_ARGUMENTS} has --properties-file, of which Spark reads only one: write "
+            f"{', '.join(secrets)} into that file and not into the job's options"
+        )
+    path = folder / "secrets.properties"
+    lines = "".join(f"{_property(name)}={_property(value)}\n" for name, value in secrets.items())
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        # Given a file, Spark reads no spark-defaults.conf; with --load-spark-defaults it does, but
+        # its launcher does not, which takes spark.driver.memory and more from there.
+        file.write(_defaults() + b"\n\n" + lines.encode())
+    arguments = "pyspark-shell" if before is None else before
+    os.environ[SUBMIT_ARGUMENTS] = f"--properties-file {shlex.quote(str(path))} {arguments}"
+    try:
+        yield {name: value for name, value in settings.items() if name not in secrets}
+    finally:
+        if before is None:
+            del os.environ[SUBMIT_ARGUMENTS]
+        else:
+            os.environ[SUBMIT_ARGUMENTS] = before
+        path.unlink()
+
+
+def _starts_java(settings: Mapping[str, str]) -> bool:
+    """Whether a session with these settings starts a Java process: not under Spark Connect (but for
+    `spark.remote=local`), nor after another session of this process, whose Java goes on.
+    """
+    if settings.get("spark.remote", "").startswith("sc:"):
+        return False
+    try:
+        from pyspark import SparkConf
+    except ImportError:
+        return False  # `_session` says so
+    # It has the settings with which Java was started, and is empty where none was.
+    return not SparkConf().getAll()
+
+
+def _defaults() -> bytes:
+    """What is in Spark's spark-defaults.conf; empty without one."""
+    folder = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
+    try:
+        return (Path(folder) / "spark-defaults.conf").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _property(text: str) -> str:
+    """A name or a value as Java's properties have it, in ASCII."""
+    return re.sub(r"[^A-Za-z0-9._-]", lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    """Its one or two UTF-16 units, each as a backslash, u and four digits."""
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 @contextmanager

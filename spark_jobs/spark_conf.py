@@ -23,7 +23,7 @@ def connector_package() -> str:
     The Scala version is read off the name of the spark-core jar that pyspark ships. Raises JobError
     without pyspark.
     """
-    jars = _spark_home() / "jars"
+    jars = spark_home() / "jars"
     for jar in sorted(jars.glob("spark-core_*.jar")):
         match = re.fullmatch(r"spark-core_(\d+\.\d+)-(.+)\.jar", jar.name)
         if match:
@@ -32,7 +32,8 @@ def connector_package() -> str:
     raise JobError(f"no spark-core jar in {jars}: this pyspark is incomplete; reinstall it")
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
+    """The folder of the Spark that pyspark starts. Raises JobError without pyspark."""
     home = os.environ.get("SPARK_HOME")
     if home:
         return Path(home)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..checkpoint import Offsets
-from ..cluster import Topics
+from ..cluster import TopicFacts, Topics
 from ..errors import JobError
 from ..topic_checks import counted
 from .options import EARLIEST, LATEST
@@ -56,15 +56,37 @@ def _named(wanted: Offsets, topic: str, partition: int, name: str) -> int:
     return offset
 
 
-def with_new_partitions(start: Offsets, topics: Topics) -> Offsets:
-    """The offsets of a batch's start and, at their first offsets, the partitions that have come."""
-    return {
-        topic: {
-            partition: start.get(topic, {}).get(partition, facts.earliest[partition])
-            for partition in facts.latest
-        }
-        for topic, facts in topics.items()
-    }
+def next_end(
+    position: Offsets, topics: Topics, ids: Mapping[str, str], max_offsets: int
+) -> Offsets:
+    """The end of the batch that begins at `position`, of all partitions that exist. ids: of the
+    topics when the query saw them last.
+
+    Partitions that are new, belong to a topic that was created again, or end before the position
+    are read from their first offset on: this batch ends there, without a record of them. So the
+    checkpoint says where the next one begins, whatever happens to the log before that is read.
+    """
+    start: Offsets = {}
+    anew = set()
+    for topic, facts in topics.items():
+        is_other = is_created_again(topic, topics, ids)
+        for partition, latest in facts.latest.items():
+            offset = position.get(topic, {}).get(partition)
+            first = facts.earliest[partition]
+            if offset is None or is_other or offset > latest:
+                anew.add((topic, partition))
+                offset = first
+            start.setdefault(topic, {})[partition] = max(offset, first)
+    end = limited(start, topics, max_offsets)
+    for topic, partition in anew:
+        end[topic][partition] = start[topic][partition]
+    return end
+
+
+def is_created_again(topic: str, topics: Topics, ids: Mapping[str, str]) -> bool:
+    """Whether a topic that exists is not the one with the id in `ids`; not if one is not known."""
+    known, now = ids.get(topic, ""), topics[topic].topic_id
+    return bool(known and now and known != now)
 
 
 def limited(start: Offsets, topics: Topics, max_offsets: int) -> Offsets:
@@ -88,38 +110,42 @@ def limited(start: Offsets, topics: Topics, max_offsets: int) -> Offsets:
     return end
 
 
-def lost(start: Offsets, end: Offsets, topics: Topics, ids: Mapping[str, str]) -> str | None:
-    """What reading [start, end), of the same partitions, would lose, in one clause; None if
-    nothing. ids: of the topics when the query saw them first, empty where they are not known.
+def losses(start: Offsets, end: Offsets, topics: Topics, ids: Mapping[str, str]) -> Iterator[str]:
+    """What reading [start, end), of the same partitions, would lose, a clause for each topic or
+    partition. ids: of the topics when the query saw them last, empty where they are not known.
     """
     for topic, ends in end.items():
-        facts = topics.get(topic)
-        if facts is None:
-            return f"topic {topic} does not exist any more"
-        known = ids.get(topic, "")
-        if known and facts.topic_id and known != facts.topic_id:
-            return f"topic {topic} was deleted and created again"
-        for partition, stop in ends.items():
-            if partition not in facts.latest:
-                return f"topic {topic} has no partition {partition} any more"
-            first, latest = facts.earliest[partition], facts.latest[partition]
-            begin = start[topic][partition]
-            if stop > latest:
-                return (
-                    f"{topic}-{partition} ends at offset {latest}, before {stop}: the topic was "
-                    "created again or lost its end"
-                )
-            if begin < first:
-                count = first - begin
-                return (
-                    f"{counted(count, 'offset')} of {topic}-{partition} from {begin} on "
-                    f"{'was' if count == 1 else 'were'} deleted unread: the log starts at {first}"
-                )
+        if topic not in topics:
+            yield f"topic {topic} does not exist any more"
+        elif is_created_again(topic, topics, ids):
+            yield f"topic {topic} was deleted and created again"
+        else:
+            for partition, stop in ends.items():
+                why = _loss(topic, partition, start[topic][partition], stop, topics[topic])
+                if why is not None:
+                    yield why
+
+
+def _loss(topic: str, partition: int, begin: int, stop: int, facts: TopicFacts) -> str | None:
+    if partition not in facts.latest:
+        return f"topic {topic} has no partition {partition} any more"
+    first, latest = facts.earliest[partition], facts.latest[partition]
+    if stop > latest:
+        return (
+            f"{topic}-{partition} ends at offset {latest}, before {stop}: the topic was "
+            "created again or lost its end"
+        )
+    if begin < first:
+        count = first - begin
+        return (
+            f"{counted(count, 'offset')} of {topic}-{partition} from {begin} on "
+            f"{'was' if count == 1 else 'were'} deleted unread: the log starts at {first}"
+        )
     return None
 
 
 def ranges(start: Offsets, end: Offsets, topics: Topics) -> list[Range]:
-    """What is read of a batch, without what does not exist: `lost` is asked before."""
+    """What is read of a batch, without what does not exist: `losses` is asked before."""
     found = []
     for topic, ends in sorted(end.items()):
         facts = topics.get(topic)

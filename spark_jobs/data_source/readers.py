@@ -20,7 +20,7 @@ from ..errors import JobError
 from ..wire.client import BlockingClient
 from ..worker import forget_archives
 from .options import SourceOptions
-from .planning import limited, lost, ranges, resolved, with_new_partitions
+from .planning import is_created_again, losses, next_end, ranges, resolved
 from .records import read_range
 from .topics import open_client, topics_of
 
@@ -99,7 +99,7 @@ class KafkaStreamReader(DataSourceStreamReader):
     def _first(self) -> Offsets:
         if self._initial is None:
             topics = _existing(self._connected(), self._options)
-            self._remember(topics)
+            self._ids = _ids_of(topics) | self._ids
             self._initial = resolved(self._options.starting, topics, "startingOffsets")
         return self._initial
 
@@ -111,26 +111,12 @@ class KafkaStreamReader(DataSourceStreamReader):
         position = self._first() if self._position is None else self._position
         topics = topics_of(self._connected(), self._options)
         self._check(position, position, topics)
-        self._remember(topics)
-        start = self._reachable(with_new_partitions(position, topics), topics)
-        end = limited(start, topics, self._options.max_offsets)
+        end = next_end(position, topics, self._ids, self._options.max_offsets)
+        self._ids |= _ids_of(topics)
         # Of a topic that is gone: Spark's offsets must not become fewer.
         self._position = {**position, **end}
         self._guessed = self._position if is_guessed else None
         return _plain(self._position)
-
-    @staticmethod
-    def _reachable(start: Offsets, topics: Topics) -> Offsets:
-        """The start with what was lost left out; it is as it was unless failOnDataLoss is false."""
-        return {
-            topic: {
-                partition: min(
-                    max(offset, topics[topic].earliest[partition]), topics[topic].latest[partition]
-                )
-                for partition, offset in offsets.items()
-            }
-            for topic, offsets in start.items()
-        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task per partition that has records in the batch. Raises JobError as latestOffset."""
@@ -154,7 +140,14 @@ class KafkaStreamReader(DataSourceStreamReader):
             for topic, offsets in ends.items()
         }
         self._check(first, ends, topics)
-        return [InputPartition(each) for each in ranges(first, ends, topics)]
+        # The offsets are not those of a topic that was created again since they were planned: the
+        # next batch begins with it anew.
+        same = {
+            name: facts
+            for name, facts in topics.items()
+            if not is_created_again(name, topics, self._ids)
+        }
+        return [InputPartition(each) for each in ranges(first, ends, same)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """See `read_range`."""
@@ -176,20 +169,19 @@ class KafkaStreamReader(DataSourceStreamReader):
             self._client = open_client(self._options)
         return self._client
 
-    def _remember(self, topics: Topics) -> None:
-        for name, facts in topics.items():
-            self._ids.setdefault(name, facts.topic_id)
-
     def _check(self, start: Offsets, end: Offsets, topics: Topics) -> None:
-        why = lost(start, end, topics, self._ids)
-        if why is None:
-            return
-        if self._options.fails_on_data_loss:
-            raise JobError(
-                f"{why}. failOnDataLoss=false goes on with what is there; another checkpoint "
-                "begins anew"
-            )
-        logger.warning("%s; failOnDataLoss is false", why)
+        for why in losses(start, end, topics, self._ids):
+            if self._options.fails_on_data_loss:
+                raise JobError(
+                    f"{why}. failOnDataLoss=false goes on with what is there; another checkpoint "
+                    "begins anew"
+                )
+            logger.warning("%s; failOnDataLoss is false", why)
+
+
+def _ids_of(topics: Topics) -> dict[str, str]:
+    """Of the topics that have one: brokers before Kafka 2.8 give none."""
+    return {name: facts.topic_id for name, facts in topics.items() if facts.topic_id}
 
 
 def _is_behind(offsets: Offsets, others: Offsets) -> bool:

@@ -29,13 +29,15 @@ HEADERS_SCHEMA: Final = "headers array<struct<key:string,value:binary>>"
 
 FETCH_BYTES: Final = 1024 * 1024
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
+MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
+"""Spark's timestamps are microseconds in 64 bits."""
 
 
 def read_range(
     client: BlockingClient, wanted: Range, *, is_read_committed: bool, has_headers: bool
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, a record batch for each response. Raises JobError if they cannot be
-    read, also where they were deleted meanwhile.
+    read, also where they were deleted meanwhile, and for a timestamp that Spark cannot have.
     """
     place = TopicPartition(wanted.topic, wanted.partition)
     level = READ_COMMITTED if is_read_committed else READ_UNCOMMITTED
@@ -47,6 +49,7 @@ def read_range(
         except KafkaError as error:
             raise JobError(_explained(error, place, position)) from error
         inside = [record for record in records if record.offset < wanted.end]
+        _check_timestamps(place, inside)
         if inside:
             yield arrow_batch(inside, _types(data, inside), has_headers=has_headers)
         position = following
@@ -68,6 +71,17 @@ def _explained(error: KafkaError, place: TopicPartition, position: int) -> str:
             f"{place} has no offset {position} any more: records were deleted while they were read"
         )
     return described(error, f"reading {place}")
+
+
+def _check_timestamps(place: TopicPartition, records: list[ConsumedRecord]) -> None:
+    """Raises JobError for one that is too large or too small, for example in nanoseconds."""
+    for record in records:
+        if abs(record.timestamp) > MAX_TIMESTAMP_MS:
+            raise JobError(
+                f"{place} has at offset {record.offset} the timestamp {record.timestamp} ms, which "
+                f"no timestamp of Spark holds (at most {MAX_TIMESTAMP_MS} ms): begin behind it "
+                "with startingOffsets, a stream with another checkpoint too"
+            )
 
 
 def _types(data: FetchResponse.PartitionData, records: list[ConsumedRecord]) -> list[int]:

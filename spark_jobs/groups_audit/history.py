@@ -26,25 +26,50 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An offset that counts. members: of the group when it was committed. producer_id: of the
-    transaction, NO_PRODUCER without one.
+    """An offset that was committed. members: of the group then. producer_id: of the transaction,
+    NO_PRODUCER without one. record_offset: where the log has it.
     """
 
     offset: int
     time_ms: int
     members: tuple[Member, ...] = ()
     producer_id: int = NO_PRODUCER
+    record_offset: int = 0
 
 
 @dataclass(slots=True)
 class PartitionHistory:
-    """Commits of a group for a partition. newest: the last ones. is_deleted: whether the offset is
-    gone, by a request or by its expiry.
+    """Commits of a group for a partition. newest: the last ones in the order of the log, of which
+    the last one counts. is_deleted: whether the offset is gone, by a request or by its expiry.
+    decided_at: the record offset of the commit or deletion that counts.
     """
 
     newest: deque[Commit]
     count: int = 0
     is_deleted: bool = False
+    decided_at: int = 0
+
+    def add(self, commit: Commit) -> None:
+        """A commit that counts if it is later in the log than what does now: as in Kafka, where one
+        of a transaction that has ended only now does not replace another that came behind it.
+        """
+        self.count += 1
+        if commit.record_offset >= self.decided_at:
+            self.decided_at, self.is_deleted = commit.record_offset, False
+        later = 0
+        while later < len(self.newest) and (
+            self.newest[-1 - later].record_offset > commit.record_offset
+        ):
+            later += 1
+        if later == len(self.newest) == self.newest.maxlen:
+            return  # older than all that are kept
+        behind = [self.newest.pop() for _ in range(later)]
+        self.newest.append(commit)
+        self.newest.extend(reversed(behind))
+
+    def delete(self, record_offset: int) -> None:
+        """The offset is deleted by a later record."""
+        self.decided_at, self.is_deleted = record_offset, True
 
 
 @dataclass(slots=True)
@@ -52,7 +77,7 @@ class OpenCommits:
     """Offsets of a transaction that has no marker yet. first_ms: of the oldest of its batches."""
 
     first_ms: int
-    commits: list[tuple[Place, Commit | None]] = field(default_factory=list)
+    commits: list[tuple[Place, Commit]] = field(default_factory=list)
 
 
 class OffsetsReplay:
@@ -92,12 +117,14 @@ class OffsetsReplay:
             return
         place = (event.group, event.topic, event.partition)
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
-        commit = None
-        if event.offset is not None:
-            time_ms = event.time_ms if event.time_ms >= 0 else record.timestamp
-            commit = Commit(event.offset, time_ms, self._snapshot(event.group), producer_id)
+        if event.offset is None:  # Kafka applies it at once, in a transaction too
+            self._history(place).delete(record.offset)
+            return
+        time_ms = event.time_ms if event.time_ms >= 0 else record.timestamp
+        members = self._snapshot(event.group)
+        commit = Commit(event.offset, time_ms, members, producer_id, record.offset)
         if producer_id == NO_PRODUCER:
-            self._add(place, commit)
+            self._history(place).add(commit)
         else:
             undecided = self.open.setdefault(producer_id, OpenCommits(record.timestamp))
             undecided.commits.append((place, commit))
@@ -108,18 +135,15 @@ class OffsetsReplay:
             return
         if kind is ControlType.COMMIT:
             for place, commit in ended.commits:
-                self._add(place, commit)
+                self._history(place).add(commit)
         else:
             self.aborted += len(ended.commits)
 
-    def _add(self, place: Place, commit: Commit | None) -> None:
+    def _history(self, place: Place) -> PartitionHistory:
         history = self.histories.get(place)
         if history is None:
             history = self.histories[place] = PartitionHistory(deque(maxlen=self._points))
-        history.is_deleted = commit is None
-        if commit is not None:
-            history.newest.append(commit)
-            history.count += 1
+        return history
 
     def _change(self, event: MemberChange) -> None:
         members = self._members.setdefault(event.group, {})

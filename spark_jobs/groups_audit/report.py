@@ -100,5 +100,9 @@ def _lines(each: AuditedPartition) -> list[str]:
 
 
 def _time(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    """In UTC; the number where it is no time before the year 10000, since clients send any."""
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -48,6 +48,8 @@ def test_options_of_kafka_and_spark_pass() -> None:
         *("--kafka.security.protocol", "SASL_SSL", "--kafka.client.id=x=y"),
         *("--bootstrap-servers", "b:1", "--conf", "spark.executor.memory=2g", "--topics", "t"),
         "--spark.driver.memory=1g",
+        *("--conf", "spark.remote=sc://host:15002/;use_ssl=true"),
+        *("--conf", "spark.io.encryption.keySizeBits=256"),
     )
     assert found == {
         "kafka.security.protocol": "SASL_SSL",
@@ -55,6 +57,8 @@ def test_options_of_kafka_and_spark_pass() -> None:
         "kafka.bootstrap.servers": "b:1",
         "spark.executor.memory": "2g",
         "spark.driver.memory": "1g",
+        "spark.remote": "sc://host:15002/;use_ssl=true",
+        "spark.io.encryption.keySizeBits": "256",
         "subscribe": "t",
     }
 
@@ -75,6 +79,10 @@ def test_options_of_kafka_and_spark_pass() -> None:
         (("--config", "/no/such.properties"), "No such file"),
         (("--kafka.sasl.password", "x"), "can be seen in `ps`"),
         (("--kafka.sasl.jaas.config=x",), "can be seen in `ps`"),
+        (("--conf", "spark.hadoop.fs.azure.account.key.a.blob.core.windows.net=x"), "in `ps`"),
+        (("--conf", "spark.hadoop.fs.azure.sas.c.a.blob.core.windows.net=x"), "in `ps`"),
+        (("--conf", "spark.hadoop.fs.s3a.encryption.key=x"), "in `ps`"),
+        (("--conf", "spark.remote=sc://host:15002/;use_ssl=true;token=x"), "in `ps`"),
         (("--kafka.ssl.keystore.password", "${env:NONE}"), "no environment variable NONE"),
         (("--kafka.sasl.jaas.config", "${file:/no/such}"), "/no/such: No such file"),
     ],

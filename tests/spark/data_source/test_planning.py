@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from spark_jobs.cluster import TopicFacts, Topics
@@ -9,10 +11,10 @@ from spark_jobs.data_source.options import EARLIEST, LATEST
 from spark_jobs.data_source.planning import (
     Range,
     limited,
-    lost,
+    losses,
+    next_end,
     ranges,
     resolved,
-    with_new_partitions,
 )
 from spark_jobs.errors import JobError
 
@@ -58,9 +60,36 @@ def test_limits_reach_the_end() -> None:
     assert position == {"t": {0: 110, 1: 20}}
 
 
-def test_new_partitions_begin_at_their_first_offset() -> None:
-    assert with_new_partitions({"t": {0: 50}}, TOPICS) == {"t": {0: 50, 1: 0}}
-    assert with_new_partitions({}, TOPICS) == {"t": {0: 10, 1: 0}}
+@pytest.mark.parametrize(
+    ("position", "ids", "end"),
+    [
+        pytest.param({"t": {0: 50, 1: 5}}, {"t": "id"}, {0: 110, 1: 20}, id="the rest"),
+        pytest.param({"t": {0: 50, 1: 5}}, {}, {0: 110, 1: 20}, id="no id is known"),
+        pytest.param({"t": {0: 4, 1: 5}}, {}, {0: 110, 1: 20}, id="what is deleted is left out"),
+        pytest.param({"t": {0: 50}}, {"t": "id"}, {0: 110, 1: 0}, id="a new partition"),
+        pytest.param({}, {}, {0: 10, 1: 0}, id="a new topic"),
+        pytest.param({"t": {0: 50, 1: 5}}, {"t": "old"}, {0: 10, 1: 0}, id="created again"),
+        pytest.param({"t": {0: 111, 1: 5}}, {"t": "id"}, {0: 10, 1: 20}, id="the end is lost"),
+        pytest.param({"t": {0: 50, 1: 5, 2: 9}}, {}, {0: 110, 1: 20}, id="a partition is gone"),
+    ],
+)
+def test_the_end_of_a_batch(
+    position: dict[str, dict[int, int]], ids: dict[str, str], end: dict[int, int]
+) -> None:
+    """What is read anew has its first offset as the end, so that the next batch begins there."""
+    assert next_end(position, TOPICS, ids, 1000) == {"t": end}
+
+
+def test_what_is_read_anew_is_read_whole() -> None:
+    position = {"t": {0: 500, 1: 5}}
+    found = []
+    for _ in range(20):
+        end = next_end(position, TOPICS, {"t": "id"}, 30)
+        found += ranges(position, end, TOPICS)
+        position = end
+    first = [each for each in found if each.partition == 0]
+    assert first[0].start == 10 and first[-1].end == 110
+    assert all(one.end == two.start for one, two in itertools.pairwise(first))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +126,16 @@ def test_what_is_lost(
     ids: dict[str, str],
     why: str | None,
 ) -> None:
-    assert lost(start, end, TOPICS, ids) == why
+    assert list(losses(start, end, TOPICS, ids)) == ([] if why is None else [why])
+
+
+def test_each_loss_is_told() -> None:
+    start, end = {"u": {0: 0}, "t": {0: 4, 1: 0}}, {"u": {0: 1}, "t": {0: 20, 1: 21}}
+    assert [why.partition(" ")[0] for why in losses(start, end, TOPICS, {})] == [
+        "topic",
+        "6",
+        "t-1",
+    ]
 
 
 def test_ranges_have_only_what_exists() -> None:

@@ -13,7 +13,10 @@ from tests.clients.adapters import ConfluentAdapter, Sent
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark.sql.datasource")
 
+from spark_jobs.cluster import TopicFacts, Topics  # noqa: E402
+from spark_jobs.data_source import readers  # noqa: E402
 from spark_jobs.data_source.options import source_options  # noqa: E402
+from spark_jobs.data_source.planning import Range  # noqa: E402
 from spark_jobs.data_source.readers import KafkaReader, KafkaStreamReader  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -68,6 +71,25 @@ def test_a_batch(kafka_broker: EmbeddedBroker, topic: str) -> None:
     }
     reader = KafkaReader(source_options(some, is_stream=False))
     assert [int(row["value"]) for row in rows(reader, reader.partitions())] == [1, 2, 3, 4]
+
+
+def test_a_timestamp_that_spark_cannot_have(kafka_broker: EmbeddedBroker, topic: str) -> None:
+    servers = kafka_broker.bootstrap_servers
+    largest = (2**63 - 1) // 1000
+    kafka_broker.create_topic(
+        f"{topic}-late", partitions=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)}
+    )
+    sent = [Sent(None, b"%d" % n, (), largest + n, 0) for n in range(2)]
+    ConfluentAdapter(servers).produce(f"{topic}-late", sent, codec="none", idempotent=True)
+    given = values(kafka_broker, f"{topic}-late")
+    reader = KafkaReader(source_options(given, is_stream=False))
+    why = rf"{topic}-late-0 has at offset 1 the timestamp {largest + 1} ms, .* startingOffsets"
+    with pytest.raises(JobError, match=why):
+        rows(reader, reader.partitions())
+    until = given | {"endingOffsets": f'{{"{topic}-late":{{"0":1}}}}'}
+    reader = KafkaReader(source_options(until, is_stream=False))
+    ((batch,),) = (list(reader.read(each)) for each in reader.partitions())
+    assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [largest * 1000]
 
 
 def test_a_stream_and_its_restart(kafka_broker: EmbeddedBroker, topic: str) -> None:
@@ -133,6 +155,86 @@ def test_lost_records_are_never_passed_over(kafka_broker: EmbeddedBroker, topic:
     ]
     strict.stop()
     lax.stop()
+
+
+class Cluster:
+    """Topics as a stream reader would find them on a cluster, each with an id and its offsets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics: Topics = {}
+        monkeypatch.setattr(readers, "open_client", lambda options: None)
+        monkeypatch.setattr(readers, "topics_of", lambda client, options: self.topics)
+
+    def put(self, topic: str, topic_id: str, *offsets: tuple[int, int]) -> None:
+        """offsets: the first and the next one of each partition."""
+        earliest, latest = ({n: each[at] for n, each in enumerate(offsets)} for at in (0, 1))
+        self.topics = {**self.topics, topic: TopicFacts(topic_id, earliest, latest)}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def stream(**more: str) -> KafkaStreamReader:
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t,u", **more}
+    return KafkaStreamReader(source_options(given, is_stream=True))
+
+
+def planned(reader: KafkaStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+    return [each.value for each in reader.partitions(start, end)]
+
+
+@pytest.mark.parametrize("size", [10, 500])
+def test_a_topic_that_was_created_again_is_read_from_its_first_record(
+    size: int, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("t", "u"):
+        cluster.put(name, f"{name}-old", (0, 100))
+    reader = stream(failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset()
+    assert planned(reader, start, end) == [Range("t", 0, 0, 100), Range("u", 0, 0, 100)]
+    for name in ("t", "u"):
+        cluster.put(name, f"{name}-new", (0, size))
+    start, end = end, reader.latestOffset()
+    assert sorted(record.message for record in caplog.records) == [
+        f"topic {name} was deleted and created again; failOnDataLoss is false" for name in "tu"
+    ]
+    caplog.clear()
+    # The batch is empty, also where it is planned once more after a restart, without the ids.
+    for each in (reader, stream(failOnDataLoss="false")):
+        assert planned(each, start, end) == []
+    start, end = end, reader.latestOffset()
+    assert planned(reader, start, end) == [Range("t", 0, 0, size), Range("u", 0, 0, size)]
+    assert not caplog.records
+
+
+def test_a_topic_that_is_created_again_while_a_batch_is_planned(cluster: Cluster) -> None:
+    cluster.put("t", "old", (0, 100))
+    cluster.put("u", "same", (0, 100))
+    reader = stream(failOnDataLoss="false")
+    start, end = reader.initialOffset(), reader.latestOffset()
+    cluster.put("t", "new", (0, 50))
+    assert planned(reader, start, end) == [Range("u", 0, 0, 100)]
+    start, end = end, reader.latestOffset()
+    assert planned(reader, start, end) == []
+    assert planned(reader, end, reader.latestOffset()) == [Range("t", 0, 0, 50)]
+
+
+def test_records_of_a_new_partition_cannot_be_lost_unnoticed(cluster: Cluster) -> None:
+    """A batch with a new partition fails, and before the restart its first records are deleted."""
+    cluster.put("t", "t", (0, 10))
+    cluster.put("u", "u", (0, 10))
+    reader = stream()
+    reader.initialOffset()
+    start = reader.latestOffset()
+    cluster.put("t", "t", (0, 10), (0, 10))
+    end = reader.latestOffset()
+    cluster.put("t", "t", (0, 10), (5, 10))
+    again = stream()
+    with pytest.raises(JobError, match="5 offsets of t-1 from 0 on were deleted unread"):
+        again.partitions(start, end)
 
 
 def test_transactions(kafka_broker: EmbeddedBroker, topic: str) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from kbroker.protocol.batches.any_magic import iter_any_batches, iter_any_records
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import BatchHeader
@@ -18,9 +22,13 @@ from spark_jobs.groups_audit.history import Commit, OffsetsReplay, committer
 from spark_jobs.groups_audit.records import Member
 
 PRODUCER = 7
+BASE_OFFSETS = itertools.count()
 
 
 def replayed(replay: OffsetsReplay, batch: bytes | bytearray) -> None:
+    """Each call is the next batch of the log."""
+    batch = bytearray(batch)
+    batch[:8] = next(BASE_OFFSETS).to_bytes(8, "big")
     for position, header in iter_any_batches(memoryview(batch)):
         for record in iter_any_records(memoryview(batch)[position:], header):
             replay.apply(header, record)
@@ -66,12 +74,12 @@ def join(replay: OffsetsReplay, *clients: str) -> None:
     replayed(replay, build_batch([(0, key, (3).to_bytes(2, "big") + bytes(encode(value, 3)), ())]))
 
 
-def end(replay: OffsetsReplay, *, commit: bool) -> None:
+def end(replay: OffsetsReplay, *, commit: bool, producer_id: int = PRODUCER) -> None:
     replayed(
         replay,
         build_end_transaction_marker(
             commit=commit,
-            producer_id=PRODUCER,
+            producer_id=producer_id,
             producer_epoch=0,
             coordinator_epoch=0,
             timestamp_ms=0,
@@ -110,6 +118,37 @@ def test_offsets_of_transactions_count_once_they_are_committed() -> None:
     (one,) = replay.histories["g", "t", 0].newest
     assert (one.offset, one.producer_id) == (2, PRODUCER)
     end(replay, commit=True)  # of a transaction without offsets
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 9])
+def test_a_transaction_that_ends_late_replaces_no_later_commit(points: int) -> None:
+    """What counts is the order of the records, not of the markers, as in Kafka."""
+    replay = OffsetsReplay(points)
+    commit(replay, 5)
+    commit(replay, 50, producer_id=PRODUCER)
+    commit(replay, 60, producer_id=8)
+    commit(replay, 70)
+    commit(replay, 80)
+    end(replay, commit=True)
+    history = replay.histories["g", "t", 0]
+    assert [one.offset for one in history.newest] == [5, 50, 70, 80][-points:]
+    end(replay, commit=True, producer_id=8)
+    assert [one.offset for one in history.newest] == [5, 50, 60, 70, 80][-points:]
+    assert (history.count, history.is_deleted) == (5, False)
+    commit(replay, 90)
+    assert [one.offset for one in history.newest] == [5, 50, 60, 70, 80, 90][-points:]
+
+
+def test_a_transaction_that_ends_late_restores_no_deleted_offset() -> None:
+    replay = OffsetsReplay(5)
+    commit(replay, 50, producer_id=PRODUCER)
+    commit(replay, None)
+    end(replay, commit=True)
+    history = replay.histories["g", "t", 0]
+    assert history.is_deleted and [one.offset for one in history.newest] == [50]
+    commit(replay, 60, producer_id=PRODUCER)
+    end(replay, commit=True)
+    assert not history.is_deleted
 
 
 def test_other_groups_and_unreadable_records_are_left_out() -> None:
