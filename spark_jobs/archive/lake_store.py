@@ -110,7 +110,7 @@ class LakeStore:
         """See `Store`. Records that `compact` or others have deleted are counted too."""
         return commit.records
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[object]:
         """See `Store`. The table's own commits decide."""
         return nullcontext()
 
