@@ -121,7 +121,9 @@ class LakeStore:
     def finish(self, commit: Commit) -> None:
         """See `Store`."""
         spark = self.session()
-        if not is_table(self.folder, self.format):
+        if is_table(self.folder, self.format):
+            self.table.limit_metadata(spark)
+        else:
             self.table.create(spark, self.columns(commit), self.partitions(commit))
         for condition in commit.removed:
             spark.sql(f"DELETE FROM {self.table.name(spark)} WHERE {condition}")
