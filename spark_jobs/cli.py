@@ -270,12 +270,20 @@ def _checked(arguments: argparse.Namespace, rest: list[str]) -> str:
         options = compact_options(collect(COMPACT_OPTIONS, arguments, rest))
         return describe_compaction(options, time.time_ns() // 1_000_000)
     if arguments.checked_job == "verify":
-        from .verify import job as verify_job  # which needs kbroker's client
-
-        return verify_job.describe_check(*verify_options(collect(VERIFY_OPTIONS, arguments, rest)))
+        return _checked_verify(collect(VERIFY_OPTIONS, arguments, rest))
     from .exactly_once.check import describe_sink_check  # as above
 
     return describe_sink_check(sink_check(collect(SINK_OPTIONS, arguments, rest)))
+
+
+def _checked_verify(values: Mapping[str, str]) -> str:
+    from .verify import archive as verify_archives  # which need kbroker's client
+    from .verify import job as verify_job
+
+    options, path = verify_options(values)
+    if path is not None:
+        verify_archives.archive_side(Folder(absolute(path)), options.topic.topic)
+    return verify_job.describe_check(options, path)
 
 
 def _session_settings(
@@ -352,20 +360,20 @@ def _archive(
 
 
 def _verify(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
-    from .verify import job as verify_job  # which needs kbroker's client
+    from .verify import archive as verify_archives  # which need kbroker's client
+    from .verify import job as verify_job
 
     options, path = verify_options(values)
     if path is not None:
         refuse_decoded(Folder(absolute(path)), "compared with a topic")
+        verify_archives.archive_side(Folder(absolute(path)), options.topic.topic)
     settings = _session_settings(arguments, values)
     verify_job.ranges_of(options.topic)  # before Spark takes its seconds
     with open_session(f"verify {options.topic.topic}", settings) as spark:
         if path is None:
             report = verify_job.verify(spark, options)
         else:
-            report = verify_job.verify_frame(
-                spark, options, spark.read.parquet(Folder(absolute(path)).spark_uri)
-            )
+            report = verify_archives.verify_archive(spark, options, Folder(absolute(path)))
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return report.exit_code
 

@@ -1,8 +1,12 @@
 """One writer for a folder: a small file says which process writes, and is renewed while it does.
 
-On the same machine a process that is gone gives way at once. A process of another machine gives way
-when its file has not been renewed for STALE_MS. `check_lease` before each commit ends a writer
-whose file was taken over, for example after it was stopped and continued.
+On the same machine, and in the same PID namespace, a process that is gone gives way at once. Any
+other process gives way when its file has not been renewed for STALE_MS. `check_lease` before each
+commit ends a writer whose file was taken over, for example after it was stopped and continued.
+
+A process that starts writes a claim (`NAME.LEASE_ID`) before it looks at claims and then at the
+file, and deletes it when the file is its own. So of two that start at once, one sees the other;
+both may be refused.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +31,9 @@ STALE_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that writes. started: tells it from a later process of the same id."""
+    """The process that writes. host: `this_host` of it. started: tells it from a later process of
+    the same id.
+    """
 
     lease_id: str
     host: str
@@ -34,10 +41,29 @@ class Holder:
     started: str
     renewed_ms: int
 
+    @property
+    def machine(self) -> str:
+        """The machine's name, for messages."""
+        return self.host.partition(" ")[0]
+
+
+def this_host() -> str:
+    """Where this process's id means this process: the machine's name, its boot, and the PID
+    namespace, of which each container has its own. A system without /proc has the name only.
+    """
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts += [_boot_id(), os.readlink("/proc/self/ns/pid")]
+    return " ".join(parts)
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
 
 def conflict(held: Holder, host: str, now_ms: int, started_of_pid: str | None) -> str | None:
-    """Why a process on `host` may not write, None if it may. started_of_pid: when the process with
-    the holder's id on this machine started, None if there is none.
+    """Why a process on `host` (see `this_host`) may not write, None if it may. started_of_pid: when
+    the process with the holder's id here started, None if there is none.
     """
     if held.host == host:
         if started_of_pid != held.started:
@@ -47,7 +73,7 @@ def conflict(held: Holder, host: str, now_ms: int, started_of_pid: str | None) -
     if age_ms >= STALE_MS:
         return None
     return (
-        f"process {held.pid} on {held.host} wrote to it {max(age_ms, 0) / 1000:.0f} s ago "
+        f"process {held.pid} on {held.machine} wrote to it {max(age_ms, 0) / 1000:.0f} s ago "
         f"(if it is gone, wait {(STALE_MS - age_ms) / 1000:.0f} s)"
     )
 
@@ -56,8 +82,8 @@ def started_of(pid: int) -> str | None:
     """When a process of this machine started, as the machine tells it; None if it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return None if fields[0] in "ZX" else f"{boot_id}-{fields[19]}"  # a zombie writes nothing
+        # A zombie writes nothing.
+        return None if fields[0] in "ZX" else f"{_boot_id()}-{fields[19]}"
     except OSError:
         pass
     if Path("/proc/self/stat").exists():
@@ -84,10 +110,29 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def acquire(self) -> None:
-        """Raises StartRefused while another process holds it."""
-        refuse_second_writer(self._folder, self._name, self._options)
-        self._write()
+        """Raises StartRefused while another process holds it, or is about to."""
+        claim = f"{self._name}.{self.lease_id}"
+        self._write(claim)
+        try:
+            self._refuse_claims(claim)
+            # After the claims: a process deletes its claim only when the file says that it writes.
+            refuse_second_writer(self._folder, self._name, self._options)
+            self._write(self._name)
+        finally:
+            self._folder.delete(claim)
         self._thread.start()
+
+    def _refuse_claims(self, own: str) -> None:
+        """Raises StartRefused for a claim of another process; deletes those of processes that are
+        gone.
+        """
+        parent, _, name = self._name.rpartition("/")
+        for found in self._folder.names(parent):
+            claim = f"{parent}/{found}".lstrip("/")
+            if claim == own or not found.startswith(f"{name}."):
+                continue
+            refuse_second_writer(self._folder, claim, self._options)
+            self._folder.delete(claim)
 
     def release(self) -> None:
         """Give way; no effect if another process has taken over."""
@@ -104,16 +149,16 @@ class Lease:
                 held = read_holder(self._folder, self._name)
                 if held is None or held.lease_id != self.lease_id:
                     return
-                self._write()
+                self._write(self._name)
             except OSError:  # the batch that needs the folder says so
                 continue
 
     def _holder(self) -> Holder:
         pid = os.getpid()
-        return Holder(self.lease_id, socket.gethostname(), pid, started_of(pid) or "", _now_ms())
+        return Holder(self.lease_id, this_host(), pid, started_of(pid) or "", _now_ms())
 
-    def _write(self) -> None:
-        self._folder.write(self._name, json.dumps(asdict(self._holder())).encode())
+    def _write(self, name: str) -> None:
+        self._folder.write(name, json.dumps(asdict(self._holder())).encode())
 
 
 def read_holder(folder: Folder, name: str) -> Holder | None:
@@ -127,14 +172,19 @@ def read_holder(folder: Folder, name: str) -> Holder | None:
         return None
 
 
-def check_lease(folder: Folder, name: str, lease_id: str) -> None:
-    """Raises StartRefused if another process has taken over the folder."""
+def check_lease(
+    folder: Folder,
+    name: str,
+    lease_id: str,
+    outcome: str = "nothing of its batch is visible",
+) -> None:
+    """Raises StartRefused if another process has taken over the folder. outcome: what that means
+    for the run, for the message.
+    """
     held = read_holder(folder, name)
     if held is None or held.lease_id != lease_id:
-        by = f"process {held.pid} on {held.host}" if held is not None else "another process"
-        raise StartRefused(
-            f"{by} has taken over {folder}: this run ends; nothing of its batch is visible"
-        )
+        by = f"process {held.pid} on {held.machine}" if held is not None else "another process"
+        raise StartRefused(f"{by} has taken over {folder}: this run ends; {outcome}")
 
 
 def refuse_second_writer(folder: Folder, name: str, options: str = "--output") -> None:
@@ -142,7 +192,7 @@ def refuse_second_writer(folder: Folder, name: str, options: str = "--output") -
     held = read_holder(folder, name)
     if held is None:
         return
-    reason = conflict(held, socket.gethostname(), _now_ms(), started_of(held.pid))
+    reason = conflict(held, this_host(), _now_ms(), started_of(held.pid))
     if reason is not None:
         raise StartRefused(
             f"a second writer to {folder}: {reason}. Two would repeat each other's records: stop "

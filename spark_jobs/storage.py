@@ -54,6 +54,14 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(_HIDDEN) and "=" not in part for part in path.split("/"))
 
 
+def _successor(name: str) -> str:
+    """Where a file's new content is whole while the old file is deleted, on a file system that
+    replaces no file by a rename (HDFS).
+    """
+    parent, slash, own = name.rpartition("/")
+    return f"{parent}{slash}.{own}.new"
+
+
 @dataclass(frozen=True)
 class Folder:
     """A folder by its URI; names are paths relative to it. Raises OSError where the file system
@@ -82,34 +90,41 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         """A file's bytes; None if there is no such file."""
         system, root = self.open()
-        try:
-            with system.open_input_stream(f"{root}/{name}") as stream:
-                content: bytes = stream.read()
-                return content
-        except FileNotFoundError:
-            return None
+        # `write` may just have deleted the old file: then the successor has the new content, or had
+        # it until the rename that has happened meanwhile.
+        for place in (name, _successor(name), name):
+            try:
+                with system.open_input_stream(f"{root}/{place}") as stream:
+                    content: bytes = stream.read()
+                    return content
+            except FileNotFoundError:
+                continue
+        return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file so that readers see the old content or the new, never a part."""
+        """Write a file so that `read` gives the old content or the new, never a part and never
+        nothing where there was a file, also if the process is killed meanwhile.
+        """
         hidden = f"{name.rpartition('/')[0]}/.{uuid.uuid4().hex}.tmp".lstrip("/")
         system, root = self.open()
         self._make_parent(system, root, hidden)
         with system.open_output_stream(f"{root}/{hidden}") as stream:
             stream.write(content)
-        self.move(hidden, name)
+        if not self._renamed(system, root, hidden, name):
+            successor = _successor(name)
+            self._delete(
+                system, root, successor
+            )  # of a process that was killed at one of these lines
+            system.move(f"{root}/{hidden}", f"{root}/{successor}")
+            self._delete(system, root, name)
+            system.move(f"{root}/{successor}", f"{root}/{name}")
 
     def move(self, source: str, target: str) -> None:
         """Rename a file; one of the target's name is replaced. Raises FileNotFoundError."""
         system, root = self.open()
         self._make_parent(system, root, target)
-        try:
-            system.move(f"{root}/{source}", f"{root}/{target}")
-        except FileNotFoundError:
-            raise
-        except OSError:  # HDFS renames onto no existing file
-            if not (self.exists(source) and self.exists(target)):
-                raise
-            system.delete_file(f"{root}/{target}")
+        if not self._renamed(system, root, source, target):
+            self._delete(system, root, target)
             system.move(f"{root}/{source}", f"{root}/{target}")
 
     def exists(self, name: str = "") -> bool:
@@ -139,10 +154,9 @@ class Folder:
     def delete(self, name: str) -> None:
         """Delete a file; it may be missing."""
         system, root = self.open()
-        try:
-            system.delete_file(f"{root}/{name}")
-        except FileNotFoundError:
-            return
+        # The file last: an old successor without it would be taken for it.
+        self._delete(system, root, _successor(name))
+        self._delete(system, root, name)
 
     def delete_folder(self, name: str) -> None:
         """Delete a folder and all in it; it may be missing."""
@@ -193,6 +207,27 @@ class Folder:
         path = f"{root}/{name}".rstrip("/")
         selector = FileSelector(path, allow_not_found=True, recursive=recursive)
         return list(system.get_file_info(selector))
+
+    def _renamed(self, system: FileSystem, root: str, source: str, target: str) -> bool:
+        """Rename a file; False where the file system does not replace the target. Raises OSError,
+        FileNotFoundError for a source that is missing.
+        """
+        try:
+            system.move(f"{root}/{source}", f"{root}/{target}")
+        except FileNotFoundError:
+            raise
+        except OSError:  # HDFS renames onto no existing file
+            if not (self.exists(source) and self.exists(target)):
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def _delete(system: FileSystem, root: str, name: str) -> None:
+        try:
+            system.delete_file(f"{root}/{name}")
+        except FileNotFoundError:
+            return
 
     @staticmethod
     def _make_parent(system: FileSystem, root: str, name: str) -> None:

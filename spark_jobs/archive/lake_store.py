@@ -110,7 +110,7 @@ class LakeStore:
         """See `Store`. Records that `compact` or others have deleted are counted too."""
         return commit.records
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[object]:
         """See `Store`. The table's own commits decide."""
         return nullcontext()
 
@@ -121,7 +121,9 @@ class LakeStore:
     def finish(self, commit: Commit) -> Commit:
         """See `Store`."""
         spark = self.session()
-        if not is_table(self.folder, self.format):
+        if is_table(self.folder, self.format):
+            self.table.limit_metadata(spark)
+        else:
             self.table.create(spark, self.columns(commit), self.partitions(commit))
         for condition in commit.removed:
             spark.sql(f"DELETE FROM {self.table.name(spark)} WHERE {condition}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import JobError, StartRefused
-from ..lease import Lease
+from ..lease import Lease, check_lease
 from ..storage import Folder
 from .commits import STATE_FOLDER
 
@@ -92,8 +92,12 @@ def read_ledger(archive: Folder) -> Ledger:
         ) from error
 
 
-def take_step(archive: Folder, ledger: Ledger) -> Ledger:
-    """Write a ledger down and take its step; gives the ledger without it."""
+def take_step(archive: Folder, ledger: Ledger, lease_id: str) -> Ledger:
+    """Write a ledger down and take its step; gives the ledger without it. lease_id: of
+    `without_compaction`. Raises StartRefused if another compaction has taken over the archive: two
+    would write over each other's ledger.
+    """
+    check_lease(archive, LEASE, lease_id, "the files that it was merging or deleting stay")
     archive.write(LEDGER, ledger.to_json())
     return finish_step(archive, ledger)
 
@@ -152,16 +156,16 @@ def exchange(one: Path, other: Path) -> None:
 
 
 @contextmanager
-def without_compaction(archive: Folder) -> Iterator[None]:
-    """No compaction runs in this block, and none is half done. Raises StartRefused while one
-    runs.
+def without_compaction(archive: Folder) -> Iterator[str]:
+    """No compaction runs in this block, and none is half done. Gives the id of the lease, for
+    `take_step`. Raises StartRefused while a compaction runs.
     """
     lease = Lease(archive, LEASE)
     lease.acquire()
     try:
         finish_step(archive, read_ledger(archive))
         archive.delete_folder(WORKSPACES)  # of one that was killed before its step
-        yield
+        yield lease.lease_id
     finally:
         lease.release()
 

@@ -82,7 +82,7 @@ class Store(Protocol):
         """The records that the output has at a commit. Raises JobError."""
         ...
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[object]:
         """Records may be removed in this block. Raises StartRefused while `compact` runs."""
         ...
 
@@ -150,7 +150,7 @@ class ParquetStore:
         """See `Store`."""
         return commit.records - read_ledger(self.folder).removed_records
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[object]:
         """See `Store`."""
         return without_compaction(self.folder)
 

@@ -56,12 +56,14 @@ def planned(options: CompactOptions, now_ms: int) -> Done:
 
 
 def compact_parquet(options: CompactOptions, now_ms: int) -> Done:
-    """Compact an archive. Raises JobError, or StartRefused while another compaction runs."""
+    """Compact an archive. Raises JobError, or StartRefused while another compaction runs and if one
+    takes over the archive, which the lease allows when this process was stopped for long.
+    """
     archive = Folder(options.output_uri)
     done = Done()
     _commit(archive)
     archive.check_writable("--output")
-    with without_compaction(archive):
+    with without_compaction(archive) as lease_id:
         commit = _commit(archive)
         if commit.removed and any(archive.exists(path) for path in commit.removed):
             raise StartRefused(f"a --resume-from of {archive} was cut off: start archive first")
@@ -70,12 +72,12 @@ def compact_parquet(options: CompactOptions, now_ms: int) -> Done:
                 f"{archive} has --layout none: files are merged within folders, and it has none"
             )
         if options.retention_ms is not None:
-            _delete_old(archive, now_ms - options.retention_ms, done)
+            _delete_old(archive, lease_id, now_ms - options.retention_ms, done)
         for files in _by_folder(archive, options, now_ms):
             found = runs(files, options.target_file_bytes, options.min_files)
             if found:
                 _check_exchange(archive)
-                _compact_folder(archive, commit.layout, found, done)
+                _compact_folder(archive, lease_id, commit.layout, found, done)
     return done
 
 
@@ -125,7 +127,9 @@ def _by_folder(
             yield found
 
 
-def _compact_folder(archive: Folder, layout: tuple[str, ...], found: list[Run], done: Done) -> None:
+def _compact_folder(
+    archive: Folder, lease_id: str, layout: tuple[str, ...], found: list[Run], done: Done
+) -> None:
     """Exchange a folder for one with the merged files, and links to those that stay."""
     folder = found[0][0].path.rpartition("/")[0]
     workspace = f"{WORKSPACES}/{uuid.uuid4().hex}"
@@ -144,7 +148,8 @@ def _compact_folder(archive: Folder, layout: tuple[str, ...], found: list[Run], 
     before = sum(file.size_bytes for run in found for file in run)
     after = sum((target / name).stat().st_size for name in names)
     step = Exchange(folder, workspace, tuple(known), names[0])
-    take_step(archive, replace(ledger, size_delta=ledger.size_delta + after - before, step=step))
+    following = replace(ledger, size_delta=ledger.size_delta + after - before, step=step)
+    take_step(archive, following, lease_id)
     done.files += len(merged)
     done.into += len(found)
 
@@ -164,7 +169,7 @@ def _merge(layout: tuple[str, ...], run: Run, source: Path, target: Path) -> str
     return name
 
 
-def _delete_old(archive: Folder, before_ms: int, done: Done) -> None:
+def _delete_old(archive: Folder, lease_id: str, before_ms: int, done: Done) -> None:
     """Delete the files of which every record is older."""
     listed, newest = _files(archive)
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
@@ -184,7 +189,8 @@ def _delete_old(archive: Folder, before_ms: int, done: Done) -> None:
         return
     ledger = read_ledger(archive)
     step = Deletion(tuple(deleted))
-    take_step(archive, Ledger(ledger.removed_records + records, ledger.size_delta, step))
+    following = Ledger(ledger.removed_records + records, ledger.size_delta, step)
+    take_step(archive, following, lease_id)
     done.deleted_files, done.deleted_records = len(deleted), records
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TIME: Final = "timestamp"
+OVERTAKEN: Final = "Metadata file for version"
+"""Of Iceberg's message when the version that a commit stands on was deleted meanwhile."""
+
 _HOUR_MS: Final = 3_600_000
 
 
@@ -45,7 +48,13 @@ def compact_table(
     except JobError:
         raise
     except Exception as error:  # pyspark's own, and Java's through py4j
-        raise JobError(f"compact stopped: {first_cause(error)}") from error
+        cause = first_cause(error)
+        if OVERTAKEN in cause:
+            cause = (
+                f"{output} got more commits meanwhile than it keeps versions of "
+                "(write.metadata.previous-versions-max): compact more often, or set that higher"
+            )
+        raise JobError(f"compact stopped: {cause}") from error
     return done
 
 

@@ -24,6 +24,14 @@ change.
 
 _DELTA_CONF: Final = "spark.databricks.delta"
 
+METADATA_LIMITS: Final = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+"""Of Iceberg tables. Each commit writes a file of metadata with all snapshots. By default Iceberg
+deletes none of them, so they would grow with the square of the number of batches.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -63,6 +71,10 @@ class LakeTable(Protocol):
         """Make the table. partitions: columns of Delta Lake, expressions of Iceberg's SQL."""
         ...
 
+    def limit_metadata(self, spark: SparkSession) -> None:
+        """Let an existing table keep few old files of metadata, if it does not say how many."""
+        ...
+
     def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
         """Add rows, all of them and the note in one commit."""
         ...
@@ -85,6 +97,10 @@ def quoted(name: str) -> str:
 def text(value: str) -> str:
     """A string in SQL."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _properties(values: Mapping[str, str]) -> str:
+    return f"({', '.join(f'{text(key)}={text(value)}' for key, value in values.items())})"
 
 
 @contextmanager
@@ -121,6 +137,9 @@ class DeltaTable:
         empty = spark.createDataFrame([], ", ".join(map(str, columns)))
         writer = empty.write.format("delta").mode("append").partitionBy(*partitions)
         writer.save(self.folder.spark_uri)
+
+    def limit_metadata(self, _spark: SparkSession) -> None:
+        """See `LakeTable`. Delta Lake cleans its log up by itself."""
 
     def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
         """See `LakeTable`."""
@@ -176,10 +195,19 @@ class IcebergTable:
     ) -> None:
         """See `LakeTable`."""
         partitioned = f" PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
+        properties = _properties({"format-version": "2", **METADATA_LIMITS})
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name(spark)} ({', '.join(map(str, columns))}) "
-            f"USING iceberg{partitioned} TBLPROPERTIES ('format-version'='2')"
+            f"USING iceberg{partitioned} TBLPROPERTIES {properties}"
         )
+
+    def limit_metadata(self, spark: SparkSession) -> None:
+        """See `LakeTable`. What a user has set stays."""
+        name = self.name(spark)
+        known = {row.key for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+        missing = {key: value for key, value in METADATA_LIMITS.items() if key not in known}
+        if missing:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES {_properties(missing)}")
 
     def append(self, frame: DataFrame, note: Note, options: Mapping[str, str]) -> None:
         """See `LakeTable`."""

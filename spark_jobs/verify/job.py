@@ -36,7 +36,7 @@ from .report import VerifyReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 OFFSET: Final[Field] = "offset"
 
@@ -173,7 +173,7 @@ def verify(spark: SparkSession, options: VerifyOptions) -> VerifyReport:
     """Read the topic, and its copy if there is one. Raises SinkError if they cannot be read."""
     ignored = options.ignored | {OFFSET}
     ranges = ranges_of(options.topic)
-    notes = _notes(ranges)
+    notes = deleted_notes(ranges)
     topic = read_topic(spark, ranges, ignored)
     if options.copy is None:
         return VerifyReport(topic, (), findings_of(topic), notes)
@@ -184,10 +184,11 @@ def verify(spark: SparkSession, options: VerifyOptions) -> VerifyReport:
 
 
 def verify_frame(spark: SparkSession, options: VerifyOptions, archive: DataFrame) -> VerifyReport:
-    """Compare the topic with an archive of it: record by record with their offsets, in the range
+    """Compare the topic with a frame of it: record by record with their offsets, in the range
     that both have. archive: with the columns of Spark's Kafka source, perhaps of more topics.
 
-    Records that the topic no longer has, and those that the archive does not have yet, are notes.
+    Records that the topic no longer has, and those behind the last one that the frame has of a
+    partition, are notes. `archive.verify_archive` knows how far an archive is.
     """
     from pyspark.sql import functions as F
 
@@ -197,7 +198,7 @@ def verify_frame(spark: SparkSession, options: VerifyOptions, archive: DataFrame
         for row in rows.groupBy("partition").agg((F.max("offset") + 1).alias("end")).collect()
     }
     ranges = ranges_of(options.topic)
-    notes = _notes(ranges)
+    notes = deleted_notes(ranges)
     cut = []
     for part in ranges:
         end = min(ends.get(part.partition, part.start), part.end)
@@ -208,16 +209,20 @@ def verify_frame(spark: SparkSession, options: VerifyOptions, archive: DataFrame
             )
         cut.append(replace(part, end=max(end, part.start)))
     topic = read_topic(spark, cut, options.ignored)
-    limits = [
-        (F.col("partition") == part.partition) & F.col("offset").between(part.start, part.end - 1)
-        for part in cut
-    ]
-    inside = limits[0]
-    for limit in limits[1:]:
-        inside = inside | limit
-    copy = frame_facts(rows.where(inside), options.ignored)
+    copy = frame_facts(rows.where(within(cut)), options.ignored)
     findings = [*findings_of(topic), *findings_of(copy), *compare_partitions(topic, copy)]
     return VerifyReport(topic, copy, findings, notes)
+
+
+def within(parts: Sequence[PartitionRange]) -> Column:
+    """Whether a row of a topic is in one of these ranges of it."""
+    from pyspark.sql import functions as F
+
+    inside = F.lit(False)
+    for part in parts:
+        offsets = F.col("offset").between(part.start, part.end - 1)
+        inside = inside | ((F.col("partition") == part.partition) & offsets)
+    return inside
 
 
 def frame_facts(rows: DataFrame, ignored: frozenset[Field]) -> list[PartitionFacts]:
@@ -235,7 +240,8 @@ def frame_facts(rows: DataFrame, ignored: frozenset[Field]) -> list[PartitionFac
     return _collected(map_in_arrow(arranged, FrameFacts(ignored), FACTS_SCHEMA))
 
 
-def _notes(ranges: Sequence[PartitionRange]) -> list[str]:
+def deleted_notes(ranges: Sequence[PartitionRange]) -> list[str]:
+    """What is not compared since the topic no longer has it."""
     return [
         f"{part.side.topic}-{part.partition}: records before offset {part.start} were deleted from "
         "the topic and are not compared"

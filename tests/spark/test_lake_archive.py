@@ -180,6 +180,23 @@ def test_outputs_of_another_kind(
         describe_check(options)
 
 
+def test_old_metadata_of_iceberg_is_deleted(
+    lake_spark: SparkSession, spark: SparkSession, tmp_path: Path
+) -> None:
+    enabled, maximum = tables.METADATA_LIMITS
+    table = tables.IcebergTable(Folder(absolute(str(tmp_path / "t"))))
+    table.create(spark, [tables.Column("a", "INT")], [])
+    name = table.name(spark)
+    spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{enabled}', '{maximum}')")
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{maximum}'='3')")
+    table.limit_metadata(spark)  # as for a table from before
+    for number in range(8):
+        table.append(spark.createDataFrame([(number,)], "a int"), tables.Note(number, "{}"), {})
+    versions = [*(tmp_path / "t" / "metadata").glob("v*.metadata.json")]
+    assert len(versions) == 1 + 3
+    assert sorted(row.a for row in spark.table(name).collect()) == list(range(8))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
 def test_the_command_killed_behind_commits(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from spark_jobs import lease as lease_module
 from spark_jobs.errors import StartRefused
 from spark_jobs.lease import (
     STALE_MS,
@@ -21,6 +24,7 @@ from spark_jobs.lease import (
     read_holder,
     refuse_second_writer,
     started_of,
+    this_host,
 )
 from spark_jobs.storage import Folder, absolute
 
@@ -63,11 +67,49 @@ def test_a_process_that_is_gone_gives_way(folder: Folder) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     started = started_of(gone.pid)
     assert gone.wait() == 0 and started_of(gone.pid) is None
-    holder = Holder("a", os.uname().nodename, gone.pid, started or "x", 0)
+    holder = Holder("a", this_host(), gone.pid, started or "x", time.time_ns() // 1_000_000)
     folder.write("w.json", json.dumps(asdict(holder)).encode())
+    folder.write("w.json.a", json.dumps(asdict(holder)).encode())  # it was killed while it began
     lease = Lease(folder, "w.json")
     lease.acquire()
+    assert folder.names() == ["w.json"]
     lease.release()
+
+
+def test_a_process_of_another_pid_namespace(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in another container with the name of this machine: its process id means another process
+    here, or none, which says nothing about it.
+    """
+    lease = Lease(folder, "w.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "readlink", lambda _path: "pid:[1]")
+        patch.setattr(os, "getpid", lambda: 2**22 + 1)  # above pid_max
+        lease.acquire()
+    said = rf"process {2**22 + 1} on {socket.gethostname()} wrote to it \d+ s ago"
+    with pytest.raises(StartRefused, match=said):
+        Lease(folder, "w.json").acquire()
+    check_lease(folder, "w.json", lease.lease_id)
+    lease.release()
+
+
+def test_two_that_begin_at_once(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins when the first has looked, before it has written."""
+    first, second = Lease(folder, "s/w.json"), Lease(folder, "s/w.json")
+    look = lease_module.refuse_second_writer
+
+    def looked(*arguments: str) -> None:
+        look(*arguments)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        with pytest.raises(StartRefused, match="a second writer to"):
+            second.acquire()
+
+    monkeypatch.setattr(lease_module, "refuse_second_writer", looked)
+    first.acquire()
+    check_lease(folder, "s/w.json", first.lease_id)
+    assert folder.names("s") == ["w.json"]
+    first.release()
 
 
 def test_a_writer_that_was_taken_over(folder: Folder) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,84 @@ def test_moving_replaces(folder: Folder) -> None:
     assert (folder.read("a"), folder.read("deep/b")) == (None, b"new")
     with pytest.raises(FileNotFoundError):
         folder.move("a", "c")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Hdfs:
+    """Local files whose rename refuses an existing target, as HDFS does. before_change: called
+    before each change of a name.
+    """
+
+    def __init__(self) -> None:
+        from pyarrow.fs import LocalFileSystem
+
+        self.files = LocalFileSystem()
+        self.before_change: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    def delete_file(self, path: str) -> None:
+        self.before_change()
+        self.files.delete_file(path)
+
+    def move(self, source: str, target: str) -> None:
+        self.before_change()
+        if Path(source).exists() and Path(target).exists():
+            raise OSError(5, "HDFS rename failed")
+        self.files.move(source, target)
+
+
+@pytest.fixture
+def hdfs(monkeypatch: pytest.MonkeyPatch) -> Hdfs:
+    system, local = Hdfs(), Folder.open
+    monkeypatch.setattr(Folder, "open", lambda folder: (system, local(folder)[1]))
+    return system
+
+
+def test_a_file_is_never_missing_where_renames_do_not_replace(folder: Folder, hdfs: Hdfs) -> None:
+    """Readers look between any two changes; the writer is killed before any of them."""
+    folder.write("x/y", b"0")
+    for kills_at in range(100):
+        old, new = b"%d" % kills_at, b"%d" % (kills_at + 1)
+        left = kills_at
+
+        def change(old: bytes = old, new: bytes = new) -> None:
+            nonlocal left
+            hdfs.before_change = lambda: None  # not those of the readers
+            assert folder.read("x/y") in (old, new)
+            if left == 0:
+                raise Killed
+            left -= 1
+            hdfs.before_change = change
+
+        hdfs.before_change = change
+        try:
+            folder.write("x/y", new)
+        except Killed:
+            folder.write("x/y", new)  # of the next process
+        hdfs.before_change = lambda: None
+        assert folder.read("x/y") == new
+        if left:
+            break
+    assert 3 < kills_at < 99
+    folder.delete("x/y")
+    assert folder.read("x/y") is None
+
+
+def test_a_file_that_was_deleted_stays_away(folder: Folder, hdfs: Hdfs) -> None:
+    """Also where a writer was killed before it renamed the successor: the next one finds no file
+    and leaves the successor.
+    """
+    folder.write("x/.y.new", b"1")
+    assert folder.read("x/y") == b"1"
+    folder.write("x/y", b"2")
+    assert folder.read("x/y") == b"2"
+    folder.delete("x/y")
+    assert folder.read("x/y") is None
 
 
 def test_deleting_what_is_missing_is_no_error(folder: Folder) -> None:

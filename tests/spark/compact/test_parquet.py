@@ -19,7 +19,7 @@ from spark_jobs.archive.commits import NO_BATCH, Commit, add_commit, newest_comm
 from spark_jobs.archive.layout import parse_file
 from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
-from spark_jobs.archive.steps import LEDGER, read_ledger, without_compaction
+from spark_jobs.archive.steps import LEASE, LEDGER, read_ledger, without_compaction
 from spark_jobs.archive.stores import parquet_store, store_of
 from spark_jobs.compact import parquet
 from spark_jobs.compact.job import compact, describe_check
@@ -351,6 +351,27 @@ def test_one_at_a_time(archived: ArchiveOptions, spark: SimulatedSpark) -> None:
         spark.run(archived)
     with opened(archived, parquet_store(archived)):
         assert compact(None, compacting(archived), LATER_MS).files > 0
+
+
+@pytest.mark.parametrize("is_retention", [False, True])
+def test_one_that_was_taken_over(
+    archived: ArchiveOptions, monkeypatch: pytest.MonkeyPatch, is_retention: bool
+) -> None:
+    """While it was stopped for long another compaction began: it takes no step any more."""
+    folder = Folder(archived.output_uri)
+    step, before = parquet.take_step, files_in(Path(archived.output))
+
+    def stopped(*arguments: object) -> object:
+        held = json.loads(folder.read(LEASE) or b"")
+        folder.write(LEASE, json.dumps({**held, "lease_id": "another", "pid": 12}).encode())
+        return step(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parquet, "take_step", stopped)
+    changes = {"retention_ms": LATER_MS - DAY_US // 1000, "min_files": 99} if is_retention else {}
+    with pytest.raises(StartRefused, match=r"process 12 on .* has taken over .* deleting stay"):
+        compact(None, compacting(archived, **changes), LATER_MS)
+    assert files_in(Path(archived.output)) == before
+    assert read_ledger(folder).step is None
 
 
 def test_mistakes_are_one_line(

@@ -92,6 +92,7 @@ def topic(bootstrap: str) -> str:
     name = f"out-{os.getpid()}-{next(_numbers)}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
+    wait_until(lambda: name in admin.list_topics(timeout=30).topics, 60, "the topic is known")
     return name
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_jobs.archive import ArchiveOptions, archive
 from spark_jobs.exactly_once.errors import SinkError
+from spark_jobs.storage import Folder
+from spark_jobs.verify.archive import archive_side, lost_records, verify_archive
 from spark_jobs.verify.job import TopicSide, VerifyOptions, verify, verify_frame
 from spark_jobs.wire.client import ClusterAddress
 from tests.clients.adapters import ConfluentAdapter, Sent
@@ -60,12 +64,12 @@ def test_topics(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> Non
         verify(spark, VerifyOptions(TopicSide(address, "absent")))
 
 
-def test_an_archive(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> None:
+def test_a_frame(spark: SparkSession, bootstrap: str, new_topic: NewTopic) -> None:
     from pyspark.sql import functions as F
 
     topic = new_topic(3)
     fill(bootstrap, topic, range(300))
-    archive: DataFrame = (
+    frame: DataFrame = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
@@ -74,21 +78,60 @@ def test_an_archive(spark: SparkSession, bootstrap: str, new_topic: NewTopic) ->
         .localCheckpoint()
     )
     options = VerifyOptions(TopicSide(ClusterAddress(bootstrap), topic))
-    assert verify_frame(spark, options, archive).findings == []
-    lost = archive.where("not (partition = 1 and offset = 50)")
+    assert verify_frame(spark, options, frame).findings == []
+    lost = frame.where("not (partition = 1 and offset = 50)")
     assert verify_frame(spark, options, lost).findings == [
         "partition 1: 100 records expected, 99 found: 1 missing"
     ]
-    changed = archive.withColumn(
+    changed = frame.withColumn(
         "value", F.when(F.col("offset") == 7, b"x").otherwise(F.col("value"))
     )
     assert len(verify_frame(spark, options, changed).findings) == 3
-    twice = archive.union(archive.where("partition = 0 and offset = 3"))
+    twice = frame.union(frame.where("partition = 0 and offset = 3"))
     assert verify_frame(spark, options, twice).findings == [
         f"{topic}-0: 1 offsets occur more than once",
         "partition 0: 100 records expected, 101 found: 1 too many",
     ]
     fill(bootstrap, topic, range(300, 360))
-    behind = verify_frame(spark, options, archive)
+    behind = verify_frame(spark, options, frame)
     assert behind.findings == []
     assert f"{topic}-2: the archive ends at offset 100, the topic at 120" in behind.notes
+
+
+@pytest.mark.parametrize("layout", [("topic", "date"), ("topic", "date", "partition"), ()])
+def test_an_archive(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    layout: tuple[str, ...],
+) -> None:
+    """Its commits say how far it is: files that are lost are findings."""
+    topic = new_topic(3)
+    fill(bootstrap, topic, range(300))
+    out = ArchiveOptions(
+        str(tmp_path / "out"), subscribe=topic, bootstrap_servers=bootstrap, layout=layout
+    )
+    archive(spark, out)
+    fill(bootstrap, topic, range(300, 360))
+    archive(spark, out)
+    options, folder = (
+        VerifyOptions(TopicSide(ClusterAddress(bootstrap), topic)),
+        Folder(out.output_uri),
+    )
+    report = verify_archive(spark, options, folder)
+    assert (report.findings, report.notes) == ([], [])
+    assert [facts.records for facts in report.copy] == [120, 120, 120]
+    side = archive_side(folder, topic)
+    assert side is not None and lost_records(spark, side) == 0
+
+    *_, newest = sorted(Path(out.output).rglob("*p00001-*.parquet"), key=lambda path: path.name)
+    newest.unlink()
+    assert lost_records(spark, side) == 20
+    report = verify_archive(spark, options, folder)
+    assert report.findings == ["partition 1: 120 records expected, 100 found: 20 missing"]
+    for path in Path(out.output).rglob("*p00001-*.parquet"):
+        path.unlink()
+    report = verify_archive(spark, options, folder)
+    assert report.findings[0] == f"partition 1: 120 records are in {topic}-1 only"
+    assert "the files have 120 records fewer" in report.findings[1]

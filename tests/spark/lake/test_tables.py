@@ -1,0 +1,118 @@
+"""Tables as SQL makes them: how much of their metadata stays on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.archive.commits import NO_BATCH, Commit
+from spark_jobs.archive.lake_store import LakeStore
+from spark_jobs.compact import tables as compact_tables
+from spark_jobs.compact.options import CompactOptions
+from spark_jobs.errors import JobError
+from spark_jobs.lake.formats import DELTA, ICEBERG
+from spark_jobs.lake.tables import METADATA_LIMITS, Column, IcebergTable, table_at
+from spark_jobs.storage import Folder, absolute
+
+ENABLED, MAXIMUM = METADATA_LIMITS
+SET = (
+    f"SET TBLPROPERTIES ('{ENABLED}'='true', '{MAXIMUM}'='100')",
+    f"SET TBLPROPERTIES ('{ENABLED}'='true')",
+)
+
+
+@dataclass
+class Row:
+    key: str
+
+
+@dataclass
+class Session:
+    """Takes SQL and remembers it. properties: names that the table has. failure: of any other
+    statement.
+    """
+
+    properties: tuple[str, ...] = ()
+    failure: Exception | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    statements: list[str] = field(default_factory=list)
+
+    @property
+    def conf(self) -> Session:
+        return self
+
+    def get(self, name: str, default: Any) -> Any:
+        return self.settings.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+    def sql(self, statement: str) -> Session:
+        if statement.startswith("SHOW TBLPROPERTIES "):
+            return self
+        if self.failure is not None:
+            raise self.failure
+        self.statements.append(statement)
+        return self
+
+    def collect(self) -> list[Row]:
+        return [Row(key) for key in self.properties]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(absolute(str(tmp_path / "t")))
+
+
+def test_a_new_table_of_iceberg_deletes_old_metadata(folder: Folder) -> None:
+    session = Session()
+    IcebergTable(folder).create(session, [Column("a", "INT")], ["`a`"])  # type: ignore[arg-type]
+    (statement,) = session.statements
+    assert statement.startswith("CREATE TABLE IF NOT EXISTS kbroker_")
+    assert statement.endswith(
+        ".`t` (`a` INT) USING iceberg PARTITIONED BY (`a`) "
+        f"TBLPROPERTIES ('format-version'='2', '{ENABLED}'='true', '{MAXIMUM}'='100')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "changed"),
+    [
+        (("format-version",), SET[0]),
+        ((MAXIMUM,), SET[1]),
+        ((ENABLED, MAXIMUM), None),  # whatever the user has set
+    ],
+)
+def test_a_table_from_before(
+    folder: Folder, properties: tuple[str, ...], changed: str | None
+) -> None:
+    """A start of the job gives it what it lacks."""
+    folder.write("metadata/v1.metadata.json", b"{}")
+    session = Session(properties)
+    store = LakeStore(IcebergTable(folder), ICEBERG, (), session)  # type: ignore[arg-type]
+    store.finish(Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    assert [text.partition("`t` ")[2] for text in session.statements] == (
+        [changed] if changed is not None else []
+    )
+
+
+def test_delta_lake_cleans_up_by_itself(folder: Folder) -> None:
+    folder.write("_delta_log/00000000000000000000.json", b"{}")
+    session = Session()
+    store = LakeStore(table_at(folder, DELTA), DELTA, (), session)  # type: ignore[arg-type]
+    store.finish(Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    assert session.statements == []
+
+
+def test_a_compaction_that_many_commits_overtook_is_one_line(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_tables, "check_format", lambda *_arguments: None)
+    session = Session(failure=ValueError("Metadata file for version 12 is missing"))
+    options = CompactOptions(str(folder))
+    said = r"compact stopped: .*/t got more commits .*previous-versions-max\): compact more often"
+    with pytest.raises(JobError, match=said):
+        compact_tables.compact_table(session, options, ICEBERG, 0)  # type: ignore[arg-type]
