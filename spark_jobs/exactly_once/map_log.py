@@ -25,14 +25,16 @@ from ..wire.client import BlockingClient
 from ..wire.fetch import fetch
 from ..wire.offsets import list_offset
 from .errors import SinkError
-from .runs import Run, merged_runs
+from .runs import Run, newest_runs
 
 MAP_VERSION: Final = 1
 RUNS_PER_RECORD: Final = 5_000
 """About 150 KB of JSON."""
 
 OffsetMap = dict[TopicPartition, list[Run]]
-"""Runs by target partition, sorted by source offset."""
+"""Runs by target partition, sorted by source offset; of a source offset that was copied more than
+once, the newest.
+"""
 
 
 def map_records(batch_id: int, runs: Mapping[TopicPartition, Sequence[Run]]) -> Iterator[bytes]:
@@ -92,11 +94,12 @@ def read_offset_map(
         records, following = decode_fetched(topic_partition, data, position, READ_COMMITTED)
         for record in records:
             if record.key == key and record.value is not None:
-                for place, run in parse_map_record(record.value):
+                # Sorted, for a batch whose rows are not in the order of their offsets.
+                for place, run in sorted(parse_map_record(record.value)):
                     found.setdefault(place, []).append(run)
         if following == position:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic_partition} returns nothing at {position}"
             )
         position = following
-    return {place: merged_runs(runs) for place, runs in found.items()}
+    return {place: newest_runs(runs) for place, runs in found.items()}

@@ -73,6 +73,23 @@ def test_only_committed_batches_are_in_the_map(cluster: ScriptedCluster) -> None
     assert runs_of(cluster, "spark-another") == []
 
 
+def test_the_newest_copy_of_an_offset_counts(cluster: ScriptedCluster) -> None:
+    """A copy that begins again, as `mirror --resume-from earliest` does."""
+    settings = replace(QUERY, map_topic=MAP_TOPIC)
+    driver = QueryDriver(cluster.client(), settings)
+    first = TaskReport(runs={PLACE: [Run(0, 0, 5), Run(7, 6, 3)]})
+    driver.write_batch(0, lambda grant: [first], query_id="first")
+    driver = QueryDriver(cluster.client(), replace(settings, adopt_checkpoint=True))
+    batches = [[Run(0, 20, 2), Run(2, 22, 2)], [Run(4, 30, 2)]]
+    for batch_id, runs in enumerate(batches):
+
+        def write(grant: Grant, runs: list[Run] = runs) -> list[TaskReport]:
+            return [TaskReport(runs={PLACE: runs})]
+
+        driver.write_batch(batch_id, write, query_id="again")
+    assert runs_of(cluster, settings.transactional_id) == [Run(0, 20, 4), Run(4, 30, 2)]
+
+
 def test_without_a_map_no_topic_is_made(cluster: ScriptedCluster, driver: QueryDriver) -> None:
     driver.write_batch(0, lambda grant: [])
     assert MAP_TOPIC not in cluster.topics
