@@ -37,7 +37,7 @@ from ..session import check_kafka_source, ship
 from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import list_offsets
-from .kept import KeepTask, KeptGrant, new_producer_id
+from .kept import KeepTask, KeptGrant, ends_foreign, new_producer_id
 from .options import RestoreOptions
 from .plan import Found, Plan, decide
 from .report import CopyReport
@@ -230,6 +230,16 @@ def _found(
         latest = dict.fromkeys(places, LATEST_TIMESTAMP)
         found = client.retry(partial(list_offsets, client, latest))
         target_ends = {place.partition: end for place, end in found.items()}
+    foreign: frozenset[int] = frozenset()
+    if token is not None and token.keeper_id is not None:
+        foreign = frozenset(
+            partition
+            for partition, end in target_ends.items()
+            if partition in source.ends
+            and ends_foreign(
+                client, TopicPartition(options.to_topic, partition), end, token.keeper_id
+            )
+        )
     return Found(
         query_name=options.name,
         source=source.name,
@@ -241,6 +251,7 @@ def _found(
         target_topic=options.to_topic,
         target_ends=target_ends,
         token=token,
+        foreign=foreign,
         wanted=options.offsets,
         fail_on_data_loss=options.fail_on_data_loss,
     )
