@@ -38,7 +38,7 @@ from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import list_offsets
 from .kept import KeepTask, KeptGrant, ends_foreign, new_producer_id
-from .options import RestoreOptions
+from .options import EARLIEST, RestoreOptions
 from .plan import Found, Plan, decide
 from .report import CopyReport
 from .slices import Slice, counted_slices, timed_slices
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 4
 RETRY_PAUSE_S: Final = 1.0
-_EARLIEST: Final = -2
-"""Spark's sign for the first offset; -1 is the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ def _wanted_starts(
             raise JobError(f"--startingOffsets: {source.topic} has no partition {partition}")
         if offset >= 0:
             starts[partition] = min(offset, source.ends[partition])
-        elif offset != _EARLIEST:
+        elif offset != EARLIEST:
             starts[partition] = source.ends[partition]
     if options.since_ms is not None and spark is not None:
         starts |= source.starts_since(spark, options.since_ms)
