@@ -156,6 +156,8 @@ async def _reached(addresses: Sequence[tuple[str, int]]) -> str:
     async def attempt(host: str, port: int) -> str | None:
         from kbroker.client.connection import connect_failure
 
+        from .wire.connection import no_host_name
+
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(host, port)
@@ -163,6 +165,8 @@ async def _reached(addresses: Sequence[tuple[str, int]]) -> str:
             return f"no answer within {ANSWER_TIMEOUT_S:g} s"
         except OSError as error:
             return connect_failure(error)
+        except UnicodeError as error:
+            return no_host_name(error)
         writer.close()
         return None
 

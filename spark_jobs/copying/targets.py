@@ -91,8 +91,11 @@ def check_target(client: BlockingClient, target: TargetTopic, partition_count: i
 def create_target(
     client: BlockingClient, name: str, partition_count: int, configs: Mapping[str, str]
 ) -> TargetTopic:
-    """Create a topic and wait until it can be looked up. Raises SinkError."""
-    create_topic(client, name, partition_count, configs)
+    """Create a topic and wait until it can be looked up. Without a message.timestamp.type in
+    configs its records keep their times, whatever the cluster's default is. Raises SinkError.
+    """
+    kept = {"message.timestamp.type": "CreateTime", **configs}
+    create_topic(client, name, partition_count, kept)
     return target_topic(client, name)
 
 

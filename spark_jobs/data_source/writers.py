@@ -123,8 +123,7 @@ def _driver(options: SinkOptions, query_name: str) -> QueryDriver:
         query_name,
         options.topics,
         transaction_timeout_ms=options.transaction_timeout_ms,
-        # The numbers of batch writes are the user's own, and may leave some out.
-        adopt_checkpoint=not options.checkpoint,
+        has_own_numbers=not options.checkpoint,  # batchId, which may leave some out
         compression=options.compression,
     )
     return QueryDriver(BlockingClient(ClusterAddress(options.bootstrap_servers)), settings)

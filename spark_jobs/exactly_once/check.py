@@ -78,16 +78,19 @@ def decided(query_name: str, token: Token | None, position: Position | None) -> 
     if position is None or position.batch_id is None:
         return newest
     batch_id = position.batch_id + 1
+    wanted = Token(position.query_id, batch_id, 0, position.planned or {})
     try:
-        is_skipped = is_written(
-            token,
-            query_id=position.query_id,
-            batch_id=batch_id,
-            query_name=query_name,
-            is_adopted=False,
-        )
+        is_skipped = is_written(token, wanted, query_name=query_name, is_adopted=False)
     except SinkError as error:
         raise StartRefused(str(error)) from error
+    if is_skipped and position.planned is None:
+        raise StartRefused(
+            f"batch {batch_id} of query {query_name} is in the topic, and {position.name} has not "
+            "planned it: the checkpoint is an older copy, and skipping the batch would leave out "
+            "what Spark plans for it now: use the checkpoint that belongs to the output, another "
+            "query_name, or adopt_checkpoint=True to write from here on without regard to what "
+            "the topic has"
+        )
     action = "is skipped, since the topic has it" if is_skipped else "is written"
     return f"{newest}; a start goes on at batch {batch_id}, which {action}"
 

@@ -59,9 +59,11 @@ class QuerySettings:
     """Of one query. query_name: one query, one name. topics: every topic that it may write to.
 
     transaction_timeout_ms: a batch that takes longer is aborted by the broker. batch_retries: how
-    often a batch is begun again. adopt_checkpoint: see `tokens.is_written`. commit_group: a
-    consumer group to which the source's end offsets are committed in each transaction. map_topic:
-    gets the offset map of each batch, in its transaction; None for no map.
+    often a batch is begun again. adopt_checkpoint: see `tokens.is_written`, until a batch of the
+    checkpoint is written. has_own_numbers: batch ids are not Spark's but rise as the user likes;
+    one that is not above the newest is written already. commit_group: a consumer group to which the
+    source's end offsets are committed in each transaction. map_topic: gets the offset map of each
+    batch, in its transaction; None for no map.
     """
 
     query_name: str
@@ -69,6 +71,7 @@ class QuerySettings:
     transaction_timeout_ms: int = 600_000
     batch_retries: int = 3
     adopt_checkpoint: bool = False
+    has_own_numbers: bool = False
     commit_group: str | None = None
     tokens_topic: str = TOKENS_TOPIC
     map_topic: str | None = None
@@ -126,6 +129,11 @@ class QueryDriver:
         self._previous: Producer | None = None
         """The producer of the last transaction that this driver has ended."""
         self._began_s = 0.0
+        self._found: Token | None = None
+        """The newest token when the batch was begun first."""
+        self._has_begun = False
+        self._adopted_id: str | None = None
+        """The query id of the checkpoint whose batches this driver writes."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -158,6 +166,7 @@ class QueryDriver:
         keeper_id: for the token, see `Token`. Raises SinkError.
         """
         began_s = self._client.clock.monotonic()
+        self._has_begun = False
         last = ""
         for attempt in range(1, self._settings.batch_retries + 2):
             if attempt > 1:
@@ -169,6 +178,7 @@ class QueryDriver:
             except _Restart as restart:
                 last = str(restart)
                 continue
+            self._adopted_id = query_id
             seconds = self._client.clock.monotonic() - began_s
             if records is None:
                 logger.info("batch %d is in the topic already, skipped", batch_id)
@@ -185,7 +195,7 @@ class QueryDriver:
         """
         batch_id = wanted.batch_id
         try:
-            grant = self._begin(batch_id, wanted.query_id)
+            grant = self._begin(wanted)
         except KafkaError as error:
             raise self._explained(error, f"beginning batch {batch_id}") from error
         if grant is None:
@@ -220,7 +230,7 @@ class QueryDriver:
 
     # begin
 
-    def _begin(self, batch_id: int, query_id: str) -> Grant | None:
+    def _begin(self, wanted: Token) -> Grant | None:
         """Open the transaction; None if the batch is in the topic. Raises KafkaError, SinkError."""
         settings = self._settings
         topics = {name: target_topic(self._client, name) for name in settings.topics}
@@ -228,13 +238,7 @@ class QueryDriver:
         previous, self._previous = self._previous, None
         producer = self._transactions.init(previous)
         token, end = token_log.read()
-        if is_written(
-            token,
-            query_id=query_id,
-            batch_id=batch_id,
-            query_name=settings.query_name,
-            is_adopted=settings.adopt_checkpoint,
-        ):
+        if self._is_written(token, wanted):
             self._previous = producer
             return None
         grant = Grant(
@@ -254,6 +258,24 @@ class QueryDriver:
             written.append(self._map_place)
         self._transactions.add_partitions(producer, written)
         return grant
+
+    def _is_written(self, token: Token | None, wanted: Token) -> bool:
+        """Raises SinkError, see `tokens.is_written`."""
+        settings = self._settings
+        if settings.has_own_numbers:
+            return token is not None and token.batch_id >= wanted.batch_id
+        is_skipped = is_written(
+            token,
+            wanted,
+            query_name=settings.query_name,
+            # A driver that was overtaken must not write its batch again behind those of the other.
+            is_adopted=settings.adopt_checkpoint and self._adopted_id != wanted.query_id,
+            # This driver's commit, whose answer was lost; or another driver had the batch too.
+            is_new=self._has_begun and token != self._found,
+        )
+        if not self._has_begun:
+            self._has_begun, self._found = True, token
+        return is_skipped
 
     def _tokens(self) -> TokenLog:
         if self._token_log is None:

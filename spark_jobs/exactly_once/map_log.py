@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
-from kbroker.client.cluster import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_COMMITTED,
-    TopicPartition,
-)
-from kbroker.client.consumer import decode_fetched
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from kbroker.protocol.batches.records import Record
 
 from ..wire.client import BlockingClient
-from ..wire.fetch import fetch
 from ..wire.offsets import list_offset
 from .errors import SinkError
-from .runs import Run, merged_runs
+from .runs import Run, newest_runs
+from .token_log import read_stable, read_unstable
 
 MAP_VERSION: Final = 1
 RUNS_PER_RECORD: Final = 5_000
 """About 150 KB of JSON."""
 
 OffsetMap = dict[TopicPartition, list[Run]]
-"""Runs by target partition, sorted by source offset."""
+"""Runs by target partition, sorted by source offset; of a source offset that was copied more than
+once, the newest.
+"""
 
 
 def map_records(batch_id: int, runs: Mapping[TopicPartition, Sequence[Run]]) -> Iterator[bytes]:
@@ -77,26 +72,27 @@ def parse_map_record(value: bytes) -> Iterator[tuple[TopicPartition, Run]]:
 def read_offset_map(
     client: BlockingClient, topic_partition: TopicPartition, transactional_id: str
 ) -> OffsetMap:
-    """The map of one query, as far as it is committed. topic_partition: of `__spark_offsets`.
+    """The map of one query with every committed batch, also one above the last stable offset, which
+    an open transaction of another query may hold back. topic_partition: of `__spark_offsets`.
 
-    Raises KafkaError or SinkError.
+    Waits for a transaction of the query that is being ended. Raises KafkaError or SinkError.
     """
     key = transactional_id.encode()
-    found: dict[TopicPartition, list[Run]] = {}
     position = client.retry(lambda: list_offset(client, topic_partition, EARLIEST_TIMESTAMP))
-    end = client.retry(
-        lambda: list_offset(client, topic_partition, LATEST_TIMESTAMP, READ_COMMITTED)
-    )
-    while position < end:
-        data = client.retry(partial(fetch, client, topic_partition, position, READ_COMMITTED))
-        records, following = decode_fetched(topic_partition, data, position, READ_COMMITTED)
-        for record in records:
-            if record.key == key and record.value is not None:
-                for place, run in parse_map_record(record.value):
-                    found.setdefault(place, []).append(run)
-        if following == position:
-            raise KafkaError(
-                ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic_partition} returns nothing at {position}"
-            )
+    end = client.retry(lambda: list_offset(client, topic_partition, LATEST_TIMESTAMP))
+    values: list[bytes] = []
+    for records, following in read_stable(client, topic_partition, position, end):
+        values += [r.value for r in records if r.key == key and r.value is not None]
         position = following
-    return {place: merged_runs(runs) for place, runs in found.items()}
+
+    def above() -> list[Record]:
+        now = list_offset(client, topic_partition, LATEST_TIMESTAMP)
+        return read_unstable(client, topic_partition, key, position, now)
+
+    values += [record.value for record in client.retry(above) if record.value is not None]
+    found: dict[TopicPartition, list[Run]] = {}
+    for value in values:
+        # Sorted, for a batch whose rows are not in the order of their offsets.
+        for place, run in sorted(parse_map_record(value)):
+            found.setdefault(place, []).append(run)
+    return {place: newest_runs(runs) for place, runs in found.items()}

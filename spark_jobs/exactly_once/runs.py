@@ -74,10 +74,19 @@ def add_run(runs: list[Run], run: Run) -> None:
     runs.append(run)
 
 
-def merged_runs(runs: Iterable[Run]) -> list[Run]:
-    """Sorted by source offset, neighbours merged."""
+def newest_runs(runs: Iterable[Run]) -> list[Run]:
+    """The runs of a copy, sorted by source offset, neighbours merged. runs: in the order in which
+    they were written, those of one batch by source offset.
+
+    A run that begins below the end of those before it is of a copy that began again there, perhaps
+    of a topic that was created again: from there on the earlier runs no longer hold.
+    """
     found: list[Run] = []
-    for run in sorted(runs):
+    for run in runs:
+        while found and found[-1].source + found[-1].length > run.source:
+            last = found.pop()
+            if last.source < run.source:
+                found.append(Run(last.source, last.target, run.source - last.source))
         add_run(found, run)
     return found
 

@@ -1,4 +1,5 @@
 """Reading the topic of tokens: the newest committed token of a query, and raw records for `claims`.
+`map_log` reads offset maps with the same functions.
 
 A token counts once its transaction is committed. The log is read up to its end, not only to its
 last stable offset: that may be held back by a transaction of another query in the same partition,
@@ -17,7 +18,7 @@ from kbroker.client.cluster import (
     READ_UNCOMMITTED,
     TopicPartition,
 )
-from kbroker.client.consumer import decode_fetched
+from kbroker.client.consumer import ConsumedRecord, decode_fetched
 from kbroker.client.producer import murmur2
 from kbroker.protocol.batches.any_magic import iter_any_records
 from kbroker.protocol.batches.batch_header import BatchHeader
@@ -56,6 +57,60 @@ def read_uncommitted(
             position = header.next_offset
         if position == before:
             raise _not_there_yet(topic_partition, position)
+
+
+def read_stable(
+    client: BlockingClient, topic_partition: TopicPartition, start: int, end: int
+) -> Iterator[tuple[list[ConsumedRecord], int]]:
+    """The committed records from start up to the last stable offset or end, by Fetch, with the
+    offset to go on at. Raises KafkaError.
+    """
+    position = start
+    while position < end:
+        before = position
+        records, position = client.retry(
+            partial(_read_stable_once, client, topic_partition, before)
+        )
+        if position == before:
+            return
+        yield records, position
+
+
+def _read_stable_once(
+    client: BlockingClient, topic_partition: TopicPartition, position: int
+) -> tuple[list[ConsumedRecord], int]:
+    data = fetch(client, topic_partition, position, READ_COMMITTED)
+    records, following = decode_fetched(topic_partition, data, position, READ_COMMITTED)
+    if following == position and data.last_stable_offset > position:
+        raise _not_there_yet(topic_partition, position)
+    return list(records), following
+
+
+def read_unstable(
+    client: BlockingClient, topic_partition: TopicPartition, key: bytes, start: int, end: int
+) -> list[Record]:
+    """The committed records of a key in [start, end), above the last stable offset. The cleaner
+    removes nothing there, so that each transaction's marker stands behind its records.
+
+    Raises KafkaError: CONCURRENT_TRANSACTIONS, which may be retried with the end as it is then,
+    while a transaction with records of the key is open.
+    """
+    found: list[Record] = []
+    undecided: dict[int, list[Record]] = {}
+    for header, record in read_uncommitted(client, topic_partition, start, end):
+        if header.is_control:
+            decided = undecided.pop(header.producer_id, [])
+            if control_type(record) is ControlType.COMMIT:
+                found += decided
+        elif record.key == key and record.value is not None:
+            undecided.setdefault(header.producer_id, []).append(record)
+    if undecided:
+        raise KafkaError(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            "a transaction of the query is not decided yet; try again, or start the query, which "
+            "ends it",
+        )
+    return found
 
 
 def _not_there_yet(topic_partition: TopicPartition, offset: int) -> KafkaError:
@@ -99,37 +154,18 @@ class TokenLog:
         position = self._position
         if position is None:
             position = list_offset(self._client, self.topic_partition, EARLIEST_TIMESTAMP)
-        while position < end:
-            data = fetch(self._client, self.topic_partition, position, READ_COMMITTED)
-            records, following = decode_fetched(
-                self.topic_partition, data, position, READ_COMMITTED
-            )
+        for records, following in read_stable(self._client, self.topic_partition, position, end):
             for record in records:
                 if record.key == self._key and record.value is not None:
                     self._token = Token.decode(record.value)
-            if following == position:
-                if data.last_stable_offset > position:
-                    raise _not_there_yet(self.topic_partition, position)
-                break
             position = following
         self._position = position
         return position
 
     def _read_unstable(self, start: int, end: int) -> Token | None:
-        """The newest token, with those above the last stable offset. The cleaner removes nothing
-        there, so that each transaction's marker stands behind its records.
-        """
-        token = self._token
-        undecided: dict[int, Token] = {}
-        for header, record in read_uncommitted(self._client, self.topic_partition, start, end):
-            if header.is_control:
-                decided = undecided.pop(header.producer_id, None)
-                if decided is not None and control_type(record) is ControlType.COMMIT:
-                    token = decided
-            elif record.key == self._key and record.value is not None:
-                undecided[header.producer_id] = Token.decode(record.value)
-        if undecided:
-            raise KafkaError(
-                ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction of the query is not decided yet"
-            )
-        return token
+        """The newest token, with those above the last stable offset."""
+        newest = self._token
+        for record in read_unstable(self._client, self.topic_partition, self._key, start, end):
+            if record.value is not None:
+                newest = Token.decode(record.value)
+        return newest

@@ -106,37 +106,76 @@ def claim_key(transactional_id: str, topic_partition: TopicPartition) -> bytes:
 
 
 def is_written(
-    token: Token | None, *, query_id: str, batch_id: int, query_name: str, is_adopted: bool
+    token: Token | None,
+    wanted: Token,
+    *,
+    query_name: str,
+    is_adopted: bool,
+    is_new: bool = False,
 ) -> bool:
-    """Whether the batch is in the topic already, so that it must be skipped.
+    """Whether the batch is in the topic already, so that it must be skipped. Spark repeats only the
+    newest batch of its checkpoint, with the end offsets that it had, so that is one whose number
+    the newest token has.
 
-    token: the newest one of the transactional id. query_id: of the query that runs, empty if
-    unknown. is_adopted: a checkpoint that the token does not belong to, or belongs to with a gap,
-    is accepted. Raises SinkError if token and checkpoint do not tell one story.
+    token: the newest one of the transactional id. wanted: the token that the batch is to have.
+    is_adopted: a checkpoint that the token does not belong to, or belongs to with a gap, is
+    accepted. is_new: the token was committed after this driver began the batch. Raises SinkError if
+    token and checkpoint do not tell one story.
     """
+    contradiction = _contradiction(token, wanted, query_name, is_new=is_new)
+    if contradiction is None:
+        return token is not None and token.batch_id == wanted.batch_id
+    if is_adopted:
+        return False
+    raise SinkError(contradiction)
+
+
+def _contradiction(
+    token: Token | None, wanted: Token, query_name: str, *, is_new: bool
+) -> str | None:
+    """What does not fit together and what to do, in one line; None if it fits."""
     advice = (
         "use the checkpoint that belongs to the output, another query_name, or "
         "adopt_checkpoint=True to write from here on without regard to what the topic has"
     )
+    batch_id = wanted.batch_id
     if token is None:
-        if batch_id > 0 and not is_adopted:
-            raise SinkError(
-                f"the checkpoint is at batch {batch_id}, but no batch of query {query_name} was "
-                f"ever written: {advice}"
-            )
-        return False
-    if token.query_id and query_id and token.query_id != query_id:
-        if is_adopted:
-            return False
-        raise SinkError(
-            f"query {query_name} wrote up to batch {token.batch_id} with another checkpoint "
-            f"(query id {token.query_id}, this one is {query_id}): {advice}"
+        if batch_id == 0:
+            return None
+        return (
+            f"the checkpoint is at batch {batch_id}, but no batch of query {query_name} was "
+            f"ever written: {advice}"
         )
-    if token.batch_id >= batch_id:
-        return True
-    if token.batch_id < batch_id - 1 and not is_adopted:
-        raise SinkError(
+    if token.query_id and wanted.query_id and token.query_id != wanted.query_id:
+        return (
+            f"query {query_name} wrote up to batch {token.batch_id} with another checkpoint "
+            f"(query id {token.query_id}, this one is {wanted.query_id}): {advice}"
+        )
+    if token.batch_id > batch_id:
+        return (
+            f"the checkpoint is at batch {batch_id}, but query {query_name} wrote up to batch "
+            f"{token.batch_id}: the checkpoint is new or an older copy, or another driver of the "
+            f"query runs, and going on would leave records out: {advice}"
+        )
+    if token.batch_id < batch_id - 1:
+        return (
             f"the checkpoint is at batch {batch_id}, but the newest batch of query {query_name} in "
             f"the topic is {token.batch_id}: {advice}"
         )
-    return False
+    if token.batch_id < batch_id:
+        return None
+    if token.end_offsets and wanted.end_offsets:
+        if token.end_offsets == wanted.end_offsets:
+            return None
+        return (
+            f"batch {batch_id} of query {query_name} is in the topic with other end offsets than "
+            "the checkpoint has: the checkpoint is new or an older copy, and skipping the batch "
+            f"would leave records out: {advice}"
+        )
+    if batch_id == 0 and not wanted.query_id and not is_new:
+        return (
+            f"batch 0 of query {query_name} is in the topic, and without query_id or end_offsets "
+            "nothing says whether this checkpoint wrote it: if it did, give query_id= a name that "
+            f"only this checkpoint has; if not: {advice}"
+        )
+    return None

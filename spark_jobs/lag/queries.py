@@ -16,7 +16,8 @@ from ..storage import Folder, absolute
 class Position:
     """The next offsets that a query reads. name: its checkpoint's folder, or its group. query_id:
     Spark's, empty for a group. batch_id: the newest committed one, -1 before the first, None for a
-    group. known: the topics as they were at that batch, where the job keeps them.
+    group. known: the topics as they were at that batch, where the job keeps them. planned: the end
+    offsets of the batch behind it, None if the checkpoint has not planned one.
     """
 
     kind: Literal["checkpoint", "group"]
@@ -25,6 +26,7 @@ class Position:
     query_id: str = ""
     batch_id: int | None = None
     known: Topics = field(default_factory=dict)
+    planned: Offsets | None = None
 
 
 def checkpoint_positions(location: str) -> list[Position]:
@@ -67,4 +69,5 @@ def _position(folder: Folder) -> Position | None:
         query_id=read_query_id(query),
         batch_id=log.committed,
         known={} if identity is None else identity.topics,
+        planned=log.ends.get(log.committed + 1),
     )

@@ -37,8 +37,8 @@ from ..session import check_kafka_source, ship
 from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import list_offsets
-from .kept import KeepTask, KeptGrant, new_producer_id
-from .options import RestoreOptions
+from .kept import KeepTask, KeptGrant, ends_foreign, new_producer_id
+from .options import EARLIEST, RestoreOptions
 from .plan import Found, Plan, decide
 from .report import CopyReport
 from .slices import Slice, counted_slices, timed_slices
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 4
 RETRY_PAUSE_S: Final = 1.0
-_EARLIEST: Final = -2
-"""Spark's sign for the first offset; -1 is the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ def _wanted_starts(
             raise JobError(f"--startingOffsets: {source.topic} has no partition {partition}")
         if offset >= 0:
             starts[partition] = min(offset, source.ends[partition])
-        elif offset != _EARLIEST:
+        elif offset != EARLIEST:
             starts[partition] = source.ends[partition]
     if options.since_ms is not None and spark is not None:
         starts |= source.starts_since(spark, options.since_ms)
@@ -230,6 +228,16 @@ def _found(
         latest = dict.fromkeys(places, LATEST_TIMESTAMP)
         found = client.retry(partial(list_offsets, client, latest))
         target_ends = {place.partition: end for place, end in found.items()}
+    foreign: frozenset[int] = frozenset()
+    if token is not None and token.keeper_id is not None:
+        foreign = frozenset(
+            partition
+            for partition, end in target_ends.items()
+            if partition in source.ends
+            and ends_foreign(
+                client, TopicPartition(options.to_topic, partition), end, token.keeper_id
+            )
+        )
     return Found(
         query_name=options.name,
         source=source.name,
@@ -241,6 +249,7 @@ def _found(
         target_topic=options.to_topic,
         target_ends=target_ends,
         token=token,
+        foreign=foreign,
         wanted=options.offsets,
         fail_on_data_loss=options.fail_on_data_loss,
     )

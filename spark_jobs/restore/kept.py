@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kbroker.client.cluster import LATEST_TIMESTAMP, TopicPartition
+from kbroker.client.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
 from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import BatchHeader
 from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.transactions import (
@@ -33,6 +39,7 @@ from ..exactly_once.rows import rows, source_offsets
 from ..exactly_once.tasks import report_rows
 from ..exactly_once.topics import TargetTopic
 from ..wire.client import BlockingClient, ClusterAddress
+from ..wire.fetch import batches_of, fetch
 from ..wire.offsets import list_offset
 
 if TYPE_CHECKING:
@@ -65,6 +72,34 @@ def new_producer_id(client: BlockingClient) -> int:
     return client.retry(init)
 
 
+def ends_foreign(client: BlockingClient, place: TopicPartition, end: int, producer_id: int) -> bool:
+    """Whether the record before `end`, the end of a partition, is not one that a copy with this
+    producer id has written there. False where that record was deleted.
+
+    A broker forgets the sequences of a producer id that has not written for a day
+    (producer.id.expiration.ms) and takes any then, also behind a record of another producer.
+    Raises KafkaError.
+    """
+    start = client.retry(partial(list_offset, client, place, EARLIEST_TIMESTAMP))
+    if start >= end:
+        return False
+
+    def last_batch() -> BatchHeader | None:
+        data = fetch(client, place, end - 1, READ_UNCOMMITTED, 1)
+        for header, _ in batches_of(data):
+            if header.base_offset <= end - 1 <= header.last_offset:
+                return header
+        return None
+
+    deadline = client.clock.monotonic() + OVERTAKEN_S
+    while (header := client.retry(last_batch)) is None:  # a new leader, or the cleaner removed it
+        if client.clock.monotonic() > deadline:
+            return False
+        client.clock.sleep(0.1)
+    is_own = header.producer_id == producer_id and not header.is_control
+    return not is_own or header.base_sequence != header.base_offset & MAX_SEQUENCE
+
+
 @dataclass(frozen=True, slots=True)
 class KeptGrant:
     """What a task needs to write; picklable. producer_id: of the whole copy."""
@@ -86,6 +121,7 @@ class KeptPartition:
         self._open: list[KeptRecord] = []
         self._size_bytes = 0
         self._next = self._end()
+        self._refuse_foreign()
         self.written = 0
 
     def write(self, offset: int, record: RecordFields) -> None:
@@ -172,6 +208,23 @@ class KeptPartition:
         rest = [record for record in records if record[0] >= end]
         if rest:
             self._send(rest)
+
+    def _refuse_foreign(self) -> None:
+        """A record of another producer before the end counts as one that is written, so that the
+        source's would be left out.
+        """
+        try:
+            is_foreign = ends_foreign(
+                self._client, self._place, self._next, self._grant.producer_id
+            )
+        except KafkaError as error:
+            raise task_failure(error, f"reading the last record of {self._place}") from error
+        if is_foreign:
+            raise TaskFailure(
+                Failure.FATAL,
+                f"another producer wrote to {self._place} before offset {self._next}, so offsets "
+                "cannot be kept any more; restore to an empty topic",
+            )
 
     def _end(self) -> int:
         try:

@@ -20,6 +20,15 @@ OffsetsWanted = Literal["auto", "keep", "map"]
 OFFSETS_WANTED: Final = get_args(OffsetsWanted)
 
 
+EARLIEST: Final = -2
+"""Spark's sign for the first offset of a partition."""
+
+LATEST: Final = -1
+"""Spark's sign for its end."""
+
+_LOWEST: Final = {"startingOffsets": EARLIEST, "endingOffsets": LATEST}
+
+
 def _moment(text: str) -> int:
     return parse_moment(text, 0)
 
@@ -74,8 +83,18 @@ REPLAY_OPTIONS: Final = (
     BOOTSTRAP_OPTION,
     Option("topic", "the topic that is read", "TOPIC"),
     Option("toBootstrapServers", "brokers of the target (default: the same)", "HOST:PORT,..."),
-    Option("startingOffsets", "first start: Spark's JSON of offsets", "JSON", check=_offsets),
-    Option("endingOffsets", "the end (exclusive): Spark's JSON", "JSON", check=_offsets),
+    Option(
+        "startingOffsets",
+        "first start: Spark's JSON of offsets, -2 for the first and -1 for the end",
+        "JSON",
+        check=_offsets,
+    ),
+    Option(
+        "endingOffsets",
+        "the end (exclusive): Spark's JSON, -1 for that of now",
+        "JSON",
+        check=_offsets,
+    ),
     Option(
         "failOnDataLoss",
         "false: go on where offsets were deleted unread (default: true)",
@@ -92,10 +111,10 @@ class RestoreOptions:
 
     to_topic: the target. bootstrap_servers: of the target. archive: a folder that `archive` wrote;
     topic: in it, empty for its only one. source_servers: brokers of source_topic, empty for those
-    of the target. starting, ending: of source_topic, by partition, exclusive end; partitions that
-    are left out are read whole. since_ms: first start. rate: records per second; speed: factor of
-    the records' own times. offsets: see the option. query_name: of the tokens; empty for
-    `restore-<to_topic>` or `replay-<to_topic>`.
+    of the target. starting, ending: of source_topic, by partition, exclusive end, or EARLIEST or
+    LATEST; partitions that are left out are read whole. since_ms: first start. rate: records per
+    second; speed: factor of the records' own times. offsets: see the option. query_name: of the
+    tokens; empty for `restore-<to_topic>` or `replay-<to_topic>`.
     """
 
     to_topic: str
@@ -156,6 +175,13 @@ def replay_options(values: Mapping[str, str]) -> RestoreOptions:
         offsets = parse_offsets(values[name]) if name in values else None
         if offsets is not None and set(offsets) != {topic}:
             raise JobError(f"--{name} must name topic {topic}, and no other")
+        lowest = _LOWEST[name]
+        too_low = sorted(p for p, at in (offsets or {}).get(topic, {}).items() if at < lowest)
+        if too_low:
+            raise JobError(
+                f"--{name}: an offset cannot be less than {lowest}: correct that of partition "
+                f"{too_low[0]}"
+            )
         ranges[name] = offsets
     if "since" in values and ranges["startingOffsets"] is not None:
         raise JobError("--since and --startingOffsets: give one of them")

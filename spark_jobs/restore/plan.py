@@ -20,7 +20,8 @@ class Found:
     source: as messages name it; source_id: tells it from another of the same name. starts, ends: of
     what is to be written, by partition; firsts: the first offset that the source has. target_ends:
     of the target's partitions, empty if it does not exist. token: the newest of the query, None
-    before the first.
+    before the first. foreign: target partitions whose last record is another producer's, where the
+    token keeps offsets.
     """
 
     query_name: str
@@ -33,6 +34,7 @@ class Found:
     target_topic: str
     target_ends: Mapping[int, int]
     token: Token | None
+    foreign: frozenset[int] = frozenset()
     wanted: OffsetsWanted = "auto"
     fail_on_data_loss: bool = True
 
@@ -99,6 +101,12 @@ def _kept(found: Found, keeper_id: int) -> Plan:
                 f"partition {partition} of {found.target_topic} ends at offset {position}, behind "
                 f"the end of {found.source} ({found.ends[partition]}): another producer wrote to "
                 "it, so offsets cannot be kept any more; restore to an empty topic"
+            )
+        if partition in found.foreign:
+            raise StartRefused(
+                f"the last record of partition {partition} of {found.target_topic} (before offset "
+                f"{position}) is not of query {found.query_name}: another producer wrote to it, so "
+                "offsets cannot be kept any more; restore to an empty topic"
             )
     notes = _missing(found, positions)
     return Plan(positions, keeper_id=keeper_id, notes=notes)

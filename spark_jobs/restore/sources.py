@@ -26,7 +26,7 @@ from ..storage import Folder
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import list_offsets
 from .files import TopicFile, chosen_topic, ends_of, files_of, overlapping, starts_of
-from .options import RestoreOptions
+from .options import LATEST, RestoreOptions
 from .slices import SLICE_S, TimedEnd
 
 if TYPE_CHECKING:
@@ -250,11 +250,17 @@ def _topic_source(options: RestoreOptions) -> TopicSource:
         view.record_bytes,
         options.fail_on_data_loss,
     )
-    beyond = [p for p, end in wanted.items() if end > found.ends.get(p, -1)]
+    unknown = sorted(wanted.keys() - found.ends.keys())
+    if unknown:
+        raise JobError(
+            f"--endingOffsets: {topic} has no partition {unknown[0]}: name partitions that it has"
+        )
+    wanted = {p: end for p, end in wanted.items() if end != LATEST}
+    beyond = [p for p, end in wanted.items() if end > found.ends[p]]
     if beyond:
         raise JobError(
-            f"--endingOffsets: partition {beyond[0]} of {topic} ends at "
-            f"{found.ends.get(beyond[0], 'no offset, there is no such partition')}"
+            f"--endingOffsets: partition {beyond[0]} of {topic} ends at {found.ends[beyond[0]]}: "
+            "give that, or -1 for the end"
         )
     found.ends |= wanted
     found.firsts = {p: min(first, found.ends[p]) for p, first in found.firsts.items()}

@@ -23,7 +23,7 @@ from ..exactly_once.driver import QuerySettings
 from ..exactly_once.errors import sink_error
 from ..exactly_once.map_log import OffsetMap, read_offset_map
 from ..exactly_once.token_log import tokens_partition
-from ..exactly_once.tokens import Token
+from ..exactly_once.tokens import EndOffsets, Token
 from ..exactly_once.topics import MAP_TOPIC
 from ..lag.committer import refusal
 from ..topic_checks import counted
@@ -108,6 +108,12 @@ def _translate(
         raise JobError(f"group {options.group} has committed no offsets")
     token = _token(options, target)  # before the map, which then has at least its batch
     copied, is_cut = _offset_map(options, target)
+    after = _token(options, target)  # behind the map, which has no batch of a later one
+    if after.query_id != token.query_id:
+        raise JobError(
+            f"query {options.query_name} was begun anew while its offset map was read: translate "
+            "again"
+        )
     names = _names(options, target, token, copied)
     wanted = {topic: offsets for topic, offsets in committed.items() if topic in names}
     left_out = tuple(sorted(committed.keys() - wanted.keys()))
@@ -116,7 +122,8 @@ def _translate(
             f"query {options.query_name} copies none of the topics of group {options.group} "
             f"({', '.join(left_out)})"
         )
-    moves = tuple(_moves(source, wanted, names, token, copied, is_cut=is_cut))
+    positions = token.end_offsets, after.end_offsets
+    moves = tuple(_moves(source, wanted, names, positions, copied, is_cut=is_cut))
     if execute:
         ends: Offsets = {}
         for move in moves:
@@ -152,17 +159,18 @@ def _moves(
     source: BlockingClient,
     committed: Offsets,
     names: Mapping[str, str],
-    token: Token,
+    positions: tuple[EndOffsets, EndOffsets],
     runs: OffsetMap,
     *,
     is_cut: bool,
 ) -> Iterator[Move]:
+    """positions: of the copy, before and after its offset map was read."""
     for topic, offsets in sorted(committed.items()):
         for partition, offset in sorted(offsets.items()):
             place = TopicPartition(topic, partition)
             copy = TopicPartition(names[topic], partition)
-            position = token.end_offsets.get(topic, {}).get(partition, 0)
-            copied = Copied(position, runs.get(copy, ()), is_cut)
+            position, reached = (ends.get(topic, {}).get(partition, 0) for ends in positions)
+            copied = Copied(position, runs.get(copy, ()), is_cut, reached)
             first = None
             if offset <= position and needs_first(offset, copied):
                 first = first_record(source, place, offset, position)

@@ -14,12 +14,14 @@ from ..exactly_once.runs import Run, translated
 @dataclass(frozen=True, slots=True)
 class Copied:
     """What a copy has of a source partition. position: the next source offset that it copies.
-    runs: its offset map, sorted. is_cut: whether the oldest part of the map was deleted.
+    runs: its offset map, sorted. is_cut: whether the oldest part of the map was deleted. reached:
+    the position after the map was read, None if unknown.
     """
 
     position: int
     runs: Sequence[Run]
     is_cut: bool = False
+    reached: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ def moved(
             f"{copied.position}: it would read what is copied later again; wait until the copy is "
             "as far"
         )
+    if committed == copied.reached and copied.runs:
+        # Also where the map has nothing but what was copied before the topic was created again.
+        last = copied.runs[-1]
+        return Move(source, committed, target, last.target + last.length)
     if needs_first(committed, copied):
         start = copied.runs[0] if copied.runs else None
         if copied.is_cut:

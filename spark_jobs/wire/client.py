@@ -369,7 +369,8 @@ class BlockingClient:
                 is_retried = error.code.retriable and not (is_final and is_final(error))
                 if not is_retried or self.clock.monotonic() + backoff_s > deadline:
                     raise
-                if error.code in STALE_METADATA:
+                # A broker that hangs accepts connections; its partitions move to others meanwhile.
+                if error.code in STALE_METADATA or error.code is ErrorCode.REQUEST_TIMED_OUT:
                     self.forget_leaders()
             self.clock.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)

@@ -107,6 +107,10 @@ class BrokerSocket:
             opened = open_socket(host, port, connect_timeout_s)
         except OSError as error:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{address}: {reason(error)}") from None
+        except UnicodeError as error:  # of getaddrinfo, for what cannot be a name
+            raise KafkaError(
+                ErrorCode.NETWORK_EXCEPTION, f"{address}: {no_host_name(error)}"
+            ) from None
         connection = cls(opened, address, client_id, request_timeout_s=connect_timeout_s)
         try:
             connection._negotiate()
@@ -221,6 +225,11 @@ def _is_refused_version(frame: bytes, position: int) -> bool:
     """Whether an ApiVersions response is a refusal, which has the layout of version 0."""
     code = int.from_bytes(frame[position : position + 2], "big", signed=True)
     return code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def no_host_name(error: UnicodeError) -> str:
+    """What is said of a host that cannot be looked up: an empty label, or one that is too long."""
+    return f"this is no host name ({error})"
 
 
 def reason(error: OSError) -> str:

@@ -116,6 +116,12 @@ def test_one_address_of_several_is_enough(
     assert look(servers, Subscription((kafka_topic,)), "PLAINTEXT").is_known
 
 
+@pytest.mark.parametrize("host", ["kafka..svc", "k" * 64 + ".svc"])
+def test_what_is_no_host_name(host: str) -> None:
+    with pytest.raises(JobError, match=f"^no broker answers: {host}:9092: this is no host name"):
+        look(f"{host}:9092", Subscription(("t",)), "PLAINTEXT")
+
+
 def test_with_tls_only_a_socket_is_tried(kafka_broker: EmbeddedBroker) -> None:
     view = look(kafka_broker.bootstrap_servers, Subscription(("any",)), "SASL_SSL")
     assert (view.is_known, view.unknown_because) == (False, "security.protocol is SASL_SSL")

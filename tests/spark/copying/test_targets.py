@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from os import urandom
 
 import pytest
@@ -17,6 +18,7 @@ from spark_jobs.copying.targets import (
     set_configs,
 )
 from spark_jobs.errors import JobError
+from spark_jobs.exactly_once.topics import describe_topic
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 
 
@@ -43,6 +45,17 @@ def test_a_topic_is_created_and_grown(client: BlockingClient, name: str) -> None
     add_partitions(client, name, 3)
     found = find_target(client, name)
     assert found is not None and found.partition_count == 3
+
+
+def test_a_created_topic_keeps_times_where_the_cluster_replaces_them() -> None:
+    with (
+        EmbeddedBroker({"log.message.timestamp.type": "LogAppendTime"}) as broker,
+        closing(BlockingClient(ClusterAddress(broker.bootstrap_servers))) as client,
+    ):
+        made = create_target(client, "copy", 1, {"retention.ms": "-1"})
+        found = describe_topic(client, "copy", ["message.timestamp.type", "retention.ms"])
+        assert found == {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        assert check_target(client, made, 1) == []
 
 
 def test_settings_are_copied(client: BlockingClient, name: str) -> None:

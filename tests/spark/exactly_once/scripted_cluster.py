@@ -422,11 +422,12 @@ class ScriptedCluster:
             answers = []
             for part in topic.partitions:
                 log = self.log(topic.name, part.partition_index)
+                end = log.last_stable_offset if request.isolation_level == 1 else log.end
                 answers.append(
                     ListOffsetsResponse.ListOffsetsPartitionResponse(
                         partition_index=part.partition_index,
                         error_code=code,
-                        offset=log.start if part.timestamp == -2 else log.end,
+                        offset=log.start if part.timestamp == -2 else end,
                     )
                 )
             topics.append(

@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from spark_jobs.checkpoint import Offsets
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.exactly_once import check as module
 from spark_jobs.exactly_once.check import decided, describe_sink_check
@@ -77,8 +78,8 @@ def test_a_batch_that_is_being_written(
     ]
 
 
-def at(batch_id: int, query_id: str = "5f3a") -> Position:
-    return Position("checkpoint", "/cp", {}, query_id, batch_id)
+def at(batch_id: int, query_id: str = "5f3a", planned: Offsets | None = None) -> Position:
+    return Position("checkpoint", "/cp", {}, query_id, batch_id, planned=planned)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def at(batch_id: int, query_id: str = "5f3a") -> Position:
         (None, "batch 4 is written"),
         (at(4), "batch 4 is written; a start goes on at batch 5, which is written"),
         (
-            at(3),
+            at(3, planned={}),
             "batch 4 is written; a start goes on at batch 4, which is skipped, since the topic has "
             "it",
         ),
@@ -103,6 +104,13 @@ def test_where_a_start_goes_on(position: Position | None, said: str) -> None:
         (Token("5f3a", 4, 10, {}), at(4, "other"), "wrote up to batch 4 with another checkpoint"),
         (Token("5f3a", 4, 10, {}), at(9), "the newest batch of query q in the topic is 4"),
         (None, at(9), "no batch of query q was ever written"),
+        (Token("5f3a", 4, 10, {}), at(2), "q wrote up to batch 4: the checkpoint is new or an ol"),
+        (Token("5f3a", 4, 10, {}), at(3), "/cp has not planned it: the checkpoint is an older"),
+        (
+            Token("5f3a", 4, 10, {"t": {0: 9}}),
+            at(3, planned={"t": {0: 12}}),
+            "batch 4 of query q is in the topic with other end offsets",
+        ),
     ],
 )
 def test_what_contradicts_itself(token: Token | None, position: Position, why: str) -> None:

@@ -89,6 +89,82 @@ def test_a_replayed_batch_is_skipped(
     assert cluster.committed("out") == expected(0, 1, 2)
 
 
+def write_batches(cluster: ScriptedCluster, ends: list[int], query_id: str = "id") -> None:
+    """Batches 0, 1, ... with these end offsets."""
+    driver = QueryDriver(cluster.client(), QUERY)
+    for batch_id, end in enumerate(ends):
+        write = tasks_of(cluster, batch_id)
+        driver.write_batch(batch_id, write, query_id=query_id, end_offsets={"in": {0: end}})
+
+
+@pytest.mark.parametrize("batch_id", [5, 6])
+def test_a_checkpoint_that_came_back_older(cluster: ScriptedCluster, batch_id: int) -> None:
+    """Spark plans the batch again, up to the end of now: to skip it would lose records."""
+    write_batches(cluster, [100, 200, 300, 400, 500, 600, 700])
+    ends = {"in": {0: 1500}}
+    driver = QueryDriver(cluster.client(), QUERY)
+    with pytest.raises(SinkError, match="would leave records out"):
+        driver.write_batch(batch_id, tasks_of(cluster, 8), query_id="id", end_offsets=ends)
+    assert cluster.committed("out") == expected(*range(7))
+
+    adopting = QueryDriver(cluster.client(), replace(QUERY, adopt_checkpoint=True))
+    attempts = []
+
+    def write(grant: Grant) -> list[TaskReport]:
+        attempts.append(grant)
+        if len(attempts) == 1:
+            raise RuntimeError("an executor was lost")
+        return tasks_of(cluster, 8)(grant)
+
+    report = adopting.write_batch(batch_id, write, query_id="id", end_offsets=ends)
+    assert (report.records, report.attempts) == (6, 2)
+    again = adopting.write_batch(batch_id, write, query_id="id", end_offsets=ends)
+    assert (again.records, again.attempts) == (0, 0)
+    assert cluster.committed("out") == expected(*range(7), 8)
+
+
+def test_a_driver_that_adopts_no_longer_does_after_its_first_batch(
+    cluster: ScriptedCluster,
+) -> None:
+    """Else one that was overtaken would write its batch again behind those of the other."""
+    adopting = QueryDriver(cluster.client(), replace(QUERY, adopt_checkpoint=True))
+    adopting.write_batch(0, tasks_of(cluster, 0), query_id="id")
+    other = QueryDriver(cluster.client(), QUERY)
+    for batch_id in (1, 2):
+        other.write_batch(batch_id, tasks_of(cluster, batch_id), query_id="id")
+    cluster.lose(ApiKey.INIT_PRODUCER_ID, "request")  # who was first cannot be told
+    with pytest.raises(SinkError, match="q wrote up to batch 2"):
+        adopting.write_batch(1, tasks_of(cluster, 1), query_id="id")
+    assert cluster.committed("out") == expected(0, 1, 2)
+
+
+def test_a_new_checkpoint_without_a_query_id(cluster: ScriptedCluster) -> None:
+    """Spark Connect tells none."""
+    driver = QueryDriver(cluster.client(), QUERY)
+    driver.write_batch(0, tasks_of(cluster, 0))
+    again = QueryDriver(cluster.client(), QUERY)
+    with pytest.raises(SinkError, match="nothing says whether this checkpoint wrote it"):
+        again.write_batch(0, tasks_of(cluster, 1))
+    assert again.write_batch(0, tasks_of(cluster, 1), query_id="own").attempts == 0
+    driver = QueryDriver(cluster.client(), QUERY)
+    driver.write_batch(1, tasks_of(cluster, 1))
+    with pytest.raises(SinkError, match="q wrote up to batch 1: the checkpoint is new"):
+        QueryDriver(cluster.client(), QUERY).write_batch(0, tasks_of(cluster, 0))
+    assert cluster.committed("out") == expected(0, 1)
+
+
+def test_numbers_of_the_user(cluster: ScriptedCluster) -> None:
+    """Of batch writes: they may leave some out, and what is not above the newest is written."""
+    settings = replace(QUERY, has_own_numbers=True)
+    written = []
+    for batch_id in (0, 0, 7, 3, 7, 8):
+        driver = QueryDriver(cluster.client(), settings)
+        if driver.write_batch(batch_id, tasks_of(cluster, batch_id)).attempts:
+            written.append(batch_id)
+    assert written == [0, 7, 8]
+    assert cluster.committed("out") == expected(0, 7, 8)
+
+
 @pytest.mark.parametrize("what", ["request", "response"])
 @pytest.mark.parametrize("api_key", STEPS, ids=lambda key: key.name)
 def test_a_lost_connection_changes_nothing(

@@ -11,7 +11,7 @@ from spark_jobs.exactly_once.runs import (
     Span,
     add_span,
     joined,
-    merged_runs,
+    newest_runs,
     translated,
 )
 
@@ -63,7 +63,7 @@ def test_every_offset_of_random_copies_is_translated() -> None:
             joined(spans(sources[part]), spans(targets[part]))
             for part in (slice(cut), slice(cut, None))
         ]
-        assert merged_runs([*halves[1], *halves[0]]) == whole
+        assert newest_runs([*halves[0], *halves[1]]) == whole
         for offset in range(-1, 62):
             following = [t for s, t in zip(sources, targets, strict=True) if s >= offset]
             expected = following[0] if following else targets[-1] + 1
@@ -72,3 +72,31 @@ def test_every_offset_of_random_copies_is_translated() -> None:
 
 def test_nothing_is_translated_without_runs() -> None:
     assert translated([], 5) is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "newest"),
+    [
+        pytest.param([(0, 0, 9), (9, 9, 3)], [(0, 0, 12)], id="neighbours"),
+        pytest.param([(0, 0, 9), (12, 10, 3)], [(0, 0, 9), (12, 10, 3)], id="a gap"),
+        pytest.param([(0, 0, 9), (10, 10, 9), (0, 20, 3)], [(0, 20, 3)], id="from the first"),
+        pytest.param(
+            [(0, 0, 9), (10, 10, 9), (5, 20, 2)], [(0, 0, 5), (5, 20, 2)], id="within a run"
+        ),
+        pytest.param([(0, 0, 9), (10, 10, 9), (10, 20, 2)], [(0, 0, 9), (10, 20, 2)], id="a run"),
+    ],
+)
+def test_a_copy_that_begins_again(
+    runs: list[tuple[int, int, int]], newest: list[tuple[int, int, int]]
+) -> None:
+    assert newest_runs([Run(*run) for run in runs]) == [Run(*run) for run in newest]
+
+
+def test_a_topic_that_was_created_again_is_translated_by_its_own_records() -> None:
+    """Whatever the sizes of the batches were; a marker takes an offset behind each."""
+    old = [Run(number * 100, number * 101, 100) for number in range(10)]
+    new = [Run(number * 70, 1010 + number * 71, 70) for number in range(5)]
+    found = newest_runs([*old, *new])
+    assert [translated(found, offset) for offset in range(351)] == [
+        translated(new, offset) for offset in range(351)
+    ]

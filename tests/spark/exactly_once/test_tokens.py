@@ -6,13 +6,21 @@ import pytest
 
 from kbroker.model import TopicPartition
 from spark_jobs.exactly_once.errors import SinkError
-from spark_jobs.exactly_once.tokens import Claim, Token, claim_key, is_written
+from spark_jobs.exactly_once.tokens import Claim, EndOffsets, Token, claim_key, is_written
 
 ID, OTHER = "query-a", "query-b"
 
 
-def decide(token: Token | None, batch_id: int, query_id: str = ID, adopt: bool = False) -> bool:
-    return is_written(token, query_id=query_id, batch_id=batch_id, query_name="q", is_adopted=adopt)
+def decide(
+    token: Token | None,
+    batch_id: int,
+    query_id: str = ID,
+    adopt: bool = False,
+    ends: EndOffsets | None = None,
+    is_new: bool = False,
+) -> bool:
+    wanted = Token(query_id, batch_id, 0, ends or {})
+    return is_written(token, wanted, query_name="q", is_adopted=adopt, is_new=is_new)
 
 
 def test_a_token_comes_back() -> None:
@@ -45,7 +53,6 @@ def test_the_keys_of_claims_differ_from_those_of_tokens() -> None:
         pytest.param(None, 0, False, id="first batch of all"),
         pytest.param(Token(ID, 4, 9), 5, False, id="next batch"),
         pytest.param(Token(ID, 5, 9), 5, True, id="replayed after its commit"),
-        pytest.param(Token(ID, 6, 9), 5, True, id="replayed from an older copy"),
         pytest.param(Token("", 4, 9), 5, False, id="token without a query id"),
         pytest.param(Token("", 5, 9), 5, True, id="token without a query id, replayed"),
     ],
@@ -64,6 +71,8 @@ def test_batches_of_one_story(token: Token | None, batch_id: int, written: bool)
         pytest.param(Token(OTHER, 9, 9), 5, "with another checkpoint", id="foreign, further"),
         pytest.param(Token(OTHER, 0, 9), 0, "with another checkpoint", id="new checkpoint"),
         pytest.param(Token(ID, 3, 9), 5, "newest batch of query q in the topic is 3", id="gap"),
+        pytest.param(Token(ID, 6, 9), 5, "q wrote up to batch 6: .*older copy", id="older copy"),
+        pytest.param(Token("", 6, 9), 0, "q wrote up to batch 6: the checkpoint is new", id="new"),
     ],
 )
 def test_a_checkpoint_and_a_topic_of_different_stories(
@@ -74,3 +83,32 @@ def test_a_checkpoint_and_a_topic_of_different_stories(
     assert "adopt_checkpoint=True" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert decide(token, batch_id, adopt=True) is False
+
+
+ENDS, LATER = {"in": {0: 70}}, {"in": {0: 95}}
+
+
+@pytest.mark.parametrize("query_id", [ID, ""])
+@pytest.mark.parametrize("batch_id", [0, 5])
+def test_the_same_batch_has_the_same_end_offsets(batch_id: int, query_id: str) -> None:
+    """Spark plans a batch anew, up to the end of now, if its file in the checkpoint is lost."""
+    token = Token(query_id, batch_id, 9, ENDS)
+    assert decide(token, batch_id, query_id, ends=ENDS)
+    with pytest.raises(SinkError, match="with other end offsets than the checkpoint has") as caught:
+        decide(token, batch_id, query_id, ends=LATER)
+    assert "adopt_checkpoint=True" in str(caught.value)
+    assert not decide(token, batch_id, query_id, adopt=True, ends=LATER)
+    assert decide(token, batch_id, ID)
+
+
+def test_the_first_batch_without_a_query_id_and_end_offsets() -> None:
+    """It may be another checkpoint's: Spark Connect tells no query id."""
+    token = Token("", 0, 9)
+    with pytest.raises(SinkError, match="nothing says whether this checkpoint wrote it") as caught:
+        decide(token, 0, "")
+    assert "give query_id= a name that only this checkpoint has" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert decide(token, 0, "own-name")
+    assert decide(token, 0, "", is_new=True)
+    assert not decide(token, 0, "", adopt=True)
+    assert decide(Token("", 1, 9), 1, "")

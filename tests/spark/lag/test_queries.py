@@ -29,7 +29,14 @@ def write_query(folder: Path, *batches: str, committed: int) -> Folder:
 def test_the_newest_committed_batch_counts(tmp_path: Path) -> None:
     write_query(tmp_path, '{"t":{"0":4}}', '{"t":{"0":9,"1":2}}', '{"t":{"0":99}}', committed=1)
     assert checkpoint_positions(str(tmp_path)) == [
-        Position("checkpoint", str(tmp_path), {"t": {0: 9, 1: 2}}, "5f3a", 1)
+        Position(
+            "checkpoint",
+            str(tmp_path),
+            {"t": {0: 9, 1: 2}},
+            "5f3a",
+            1,
+            planned={"t": {0: 99}},
+        )
     ]
 
 

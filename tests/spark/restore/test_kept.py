@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 
@@ -11,12 +12,21 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.compression import Compression
+from kbroker.testing import EmbeddedBroker
 from spark_jobs.exactly_once.errors import Failure, TaskFailure
 from spark_jobs.exactly_once.grant import WriterLimits
+from spark_jobs.exactly_once.produce import produce
 from spark_jobs.exactly_once.topics import TargetTopic
-from spark_jobs.restore.kept import KeptGrant, KeptPartition, new_producer_id, write_kept
-from spark_jobs.wire.client import ClusterAddress
+from spark_jobs.restore.kept import (
+    KeptGrant,
+    KeptPartition,
+    ends_foreign,
+    new_producer_id,
+    write_kept,
+)
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from tests.spark.exactly_once.scripted_cluster import ScriptedCluster
+from tests.spark.exactly_once.scripted_log import ProducerState
 
 PLACE = TopicPartition("out", 0)
 VALUE_BYTES = 20
@@ -104,6 +114,79 @@ def test_another_producer_is_noticed(cluster: ScriptedCluster) -> None:
     with pytest.raises(TaskFailure, match="offset 0 of the source is offset 1 of out-0") as raised:
         write(partition, range(4))
     assert raised.value.failure is Failure.FATAL
+
+
+def foreign_batch(producer_id: int = -1, sequence: int = -1) -> bytes:
+    batch = build_batch(
+        [(0, None, b"x", ())],
+        producer_id=producer_id,
+        producer_epoch=-1 if producer_id < 0 else 0,
+        base_sequence=sequence,
+    )
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [foreign_batch(), foreign_batch(77, 0), foreign_batch(77, 8)],
+    ids=["no producer id", "another", "another with the sequence of the place"],
+)
+def test_a_foreign_record_is_noticed_though_the_broker_has_forgotten_the_sequences(
+    cluster: ScriptedCluster, foreign: bytes
+) -> None:
+    """After producer.id.expiration.ms it takes any sequence, and the source's record at the place
+    of the foreign one would count as written.
+    """
+    first = attempt(cluster)
+    write(first, range(8))
+    first.flush()
+    log, client = cluster.log("out", 0), cluster.client()
+    assert not ends_foreign(client, PLACE, 8, 1000)
+    assert ends_foreign(client, PLACE, 8, 1001)
+    assert log.producers.pop(1000)
+    log.producers[77] = ProducerState(0, [(7, 7, 7)] if foreign == foreign_batch(77, 8) else [])
+    assert not log.append(foreign, 10_000)[0]
+    assert ends_foreign(client, PLACE, 9, 1000)
+    with pytest.raises(TaskFailure, match="another producer wrote to out-0 before offset 9") as one:
+        attempt(cluster)
+    assert one.value.failure is Failure.FATAL
+
+
+def test_records_behind_a_foreign_one_are_not_at_their_places(cluster: ScriptedCluster) -> None:
+    cluster.log("out", 0).append(foreign_batch(), 10_000)
+    cluster.log("out", 0).append(foreign_batch(1000, 0), 10_000)
+    assert ends_foreign(cluster.client(), PLACE, 2, 1000)
+
+
+def test_a_marker_is_foreign_and_a_partition_without_records_is_not(
+    cluster: ScriptedCluster,
+) -> None:
+    """The copy itself writes without transactions."""
+    log, client = cluster.log("out", 0), cluster.client()
+    assert not ends_foreign(client, PLACE, 0, 1000)
+    log.mark(1000, 0, commit=True)
+    assert ends_foreign(client, PLACE, 1, 1000)
+    log.batches.clear()  # as the cleaner does with a tombstone of a forgotten producer
+    assert not ends_foreign(client, PLACE, 1, 1000)
+    assert 10 < cluster.clock.now - 100 < 11
+    log.start = 1
+    assert not ends_foreign(client, PLACE, 1, 1000)
+
+
+def test_a_real_broker(kafka_broker: EmbeddedBroker, kafka_topic: str) -> None:
+    address = ClusterAddress(kafka_broker.bootstrap_servers)
+    place = TopicPartition(kafka_topic, 0)
+    with closing(BlockingClient(address)) as client:
+        kept = KeptGrant(address, TargetTopic(kafka_topic, 1, None), new_producer_id(client))
+        for end in (5, 12):
+            partition = KeptPartition(kept, client, place)
+            write(partition, range(end))
+            partition.flush()
+            assert not ends_foreign(client, place, end, kept.producer_id)
+        produce(client, place, bytearray(foreign_batch()), timeout_ms=10_000)
+        assert ends_foreign(client, place, 13, kept.producer_id)
+        with pytest.raises(TaskFailure, match="another producer wrote to"):
+            KeptPartition(kept, client, place)
 
 
 def test_a_gap_is_refused_before_anything_behind_it_is_written(cluster: ScriptedCluster) -> None:

@@ -46,6 +46,14 @@ def test_replay() -> None:
             {"topic": "a", "toTopic": "b", "since": "1", "startingOffsets": '{"a":{}}'},
             "--since and --startingOffsets",
         ),
+        (
+            {"topic": "a", "toTopic": "b", "endingOffsets": '{"a":{"0":5,"1":-2}}'},
+            "--endingOffsets: an offset cannot be less than -1: correct that of partition 1",
+        ),
+        (
+            {"topic": "a", "toTopic": "b", "startingOffsets": '{"a":{"0":-3}}'},
+            "--startingOffsets: an offset cannot be less than -2: correct that of partition 0",
+        ),
         ({"topic": "a", "toTopic": "b", "kafka.security.protocol": "SSL"}, "without TLS and SASL"),
     ],
 )

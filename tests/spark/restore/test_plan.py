@@ -72,6 +72,9 @@ def test_a_run_that_keeps_offsets_goes_on_at_the_end_of_the_target() -> None:
     assert (plan.positions, plan.keeper_id) == ({0: 44, 1: 22}, 77)
     with pytest.raises(StartRefused, match="partition 1 of copy ends at offset 51"):
         decide(replace(FOUND, token=token, target_ends={0: 44, 1: 51}))
+    foreign = replace(FOUND, token=token, target_ends=WRITTEN, foreign=frozenset([1]))
+    with pytest.raises(StartRefused, match=r"partition 1 of copy \(before offset 22\) is not of"):
+        decide(foreign)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,19 @@ class Copy:
         settings = QuerySettings(self.name, (self.target,), map_topic=MAP_TOPIC)
         self.driver = QueryDriver(client, settings)
         self.batch_id = -1
+        self.query_id = "first"
         if is_registered:
             one = Registration(self.name, self.target, (Origin("here", source),))
             register(client, one, settings.transactional_id)
+
+    def begin_again(self) -> None:
+        """As `mirror --resume-from earliest` does."""
+        settings = QuerySettings(
+            self.name, (self.target,), map_topic=MAP_TOPIC, adopt_checkpoint=True
+        )
+        self.driver = QueryDriver(self.client, settings)
+        self.batch_id = -1
+        self.query_id = "again"
 
     def write(self, numbers: range, end: int) -> None:
         self.batch_id += 1
@@ -85,6 +95,7 @@ class Copy:
         self.driver.write_batch(
             self.batch_id,
             lambda grant: [write_rows(grant, iter([batch]), topic=self.target, task=0)],
+            query_id=self.query_id,
             end_offsets={self.source: {0: end}},
         )
 
@@ -126,6 +137,29 @@ def test_a_copy_that_begins_later(client: BlockingClient, source: str, other: st
     assert (report.moves[0].target_offset, report.is_committed) == (0, False)
     assert report.to_json()["is_committed"] is False
     assert committed_offsets(client, copy.options.group).keys() == {source, other}
+
+
+def test_a_topic_that_was_created_again(client: BlockingClient, source: str) -> None:
+    """Its records are copied behind the old ones, with the same offsets and other batches."""
+    copy = Copy(client, source)
+    copy.write(range(0, 5), 5)
+    copy.write(range(5, 10), 10)
+    copy.begin_again()
+    copy.write(range(0), 0)
+    commit_offsets(client, copy.options.group, {source: {0: 0}})
+    (move,) = translate(copy.options, execute=False).moves
+    assert move.target_offset == 11  # behind the ten old records and the first batch's marker
+    copy.write(range(0, 3), 3)
+    copy.write(range(3, 7), 7)
+    again = [r for r in records_of(client.address.bootstrap_servers, copy.target, 1)[0]][10:]
+    assert [r.value for r in again] == [b"%d" % number for number in range(7)]
+    for offset in range(7):
+        commit_offsets(client, copy.options.group, {source: {0: offset}})
+        (move,) = translate(copy.options, execute=False).moves
+        assert move.target_offset == again[offset].offset
+    commit_offsets(client, copy.options.group, {source: {0: 7}})
+    (move,) = translate(copy.options, execute=False).moves
+    assert move.target_offset == again[6].offset + 1
 
 
 def test_a_restore_registers_nothing(client: BlockingClient, source: str) -> None:

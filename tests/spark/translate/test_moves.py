@@ -58,3 +58,12 @@ def test_a_map_whose_beginning_was_deleted() -> None:
     assert moved(SOURCE, 12, TARGET, cut).target_offset == 7
     with pytest.raises(StartRefused, match="no longer has offset 2"):
         moved(SOURCE, 2, TARGET, cut)
+
+
+@pytest.mark.parametrize("runs", [COPIED.runs, COPIED.runs[1:]])
+def test_a_group_that_has_read_all_of_a_topic_that_was_created_again(runs: list[Run]) -> None:
+    """The map has nothing of the new topic yet; its records come behind the old ones."""
+    again = Copied(6, runs, reached=6)
+    assert moved(SOURCE, 6, TARGET, again).target_offset == 16
+    going_on = Copied(40, (*runs, Run(41, 20, 3)), reached=44)
+    assert moved(SOURCE, 40, TARGET, going_on).target_offset == 20

@@ -9,10 +9,18 @@ import pytest
 from kbroker.client.cluster import TRANSACTION_COORDINATOR
 from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.codecs.schema import Request
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_jobs.errors import JobError
 from spark_jobs.wire.client import BlockingClient, ClusterAddress, NoBroker
-from tests.spark.exactly_once.scripted_cluster import HOST, PORT, FakeClock, ScriptedCluster
+from tests.spark.exactly_once.scripted_cluster import (
+    HOST,
+    PORT,
+    FakeClock,
+    FakeConnection,
+    ScriptedCluster,
+)
 
 
 @pytest.fixture
@@ -122,6 +130,45 @@ def test_a_leader_that_has_died(cluster: ScriptedCluster, new_client: BlockingCl
     cluster.before = elect
     new_client.retry(lambda: new_client.node(new_client.leader(place)))
     assert 9 < cluster.clock.now - 100 < 12
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_a_leader_that_hangs(cluster: ScriptedCluster, is_connected: bool) -> None:
+    """It accepts connections and answers nothing; its partitions move to another broker."""
+    client = client_at(cluster, f"{HOST}:{PORT}")
+    inner = client._connect
+    place = TopicPartition("t", 1)
+    cluster.led_by_the_dead = {place}
+
+    def connect(host: str, port: int, timeout_s: float) -> object:
+        if host == HOST:
+            return inner(host, port, timeout_s)
+        if is_connected:
+            return HangingConnection(cluster)
+        cluster.clock.sleep(timeout_s)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no response to API_VERSIONS within 5 s")
+
+    def attempt() -> int:
+        connection = client.node(client.leader(place))
+        return client.exchange(connection, MetadataRequest(), MetadataResponse).error_code
+
+    def elect(request: object) -> None:
+        if cluster.clock.now > 104:
+            cluster.led_by_the_dead = set()
+
+    client._connect = connect  # type: ignore[assignment]
+    cluster.before = elect
+    assert client.retry(attempt) == 0
+    assert cluster.clock.now - 100 < (36 if is_connected else 6)
+
+
+class HangingConnection(FakeConnection):
+    """No request is answered."""
+
+    def send(self, request: Request, version: int) -> int:
+        self._cluster.clock.sleep(35)
+        self.close()
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no response within 35 s")
 
 
 def test_a_coordinator_that_has_died(cluster: ScriptedCluster, new_client: BlockingClient) -> None:

@@ -15,6 +15,7 @@ from kbroker.protocol.framing import decode_request_header, encode_response_fram
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing import EmbeddedBroker
+from spark_jobs.wire.client import BlockingClient, ClusterAddress, NoBroker
 from spark_jobs.wire.connection import BrokerSocket, open_plain_socket, reason
 
 Answer = Callable[[int, int, int], bytes | None]
@@ -156,6 +157,17 @@ def test_nothing_listens() -> None:
         with pytest.raises(KafkaError) as caught:
             connect(port)
     assert caught.value.message == f"127.0.0.1:{port}: Connection refused"
+
+
+@pytest.mark.parametrize("host", ["kafka..svc", "k" * 64 + ".svc"])
+def test_what_is_no_host_name(host: str) -> None:
+    address = ClusterAddress(f"{host}:9092")
+    with pytest.raises(NoBroker) as caught:
+        BlockingClient(address).partition_count("t")
+    assert str(caught.value).startswith(
+        f"no broker answers: {host}:9092: this is no host name (encoding with 'idna' codec failed"
+    )
+    assert "\n" not in str(caught.value)
 
 
 def test_a_request_that_cannot_be_sent(serve: Callable[[Answer], int]) -> None:
