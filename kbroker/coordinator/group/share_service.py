@@ -264,9 +264,11 @@ class ShareGroupCoordinator:
                 _refuse(result, errors.get(place, ErrorCode.UNKNOWN_SERVER_ERROR))
             return response
 
-        records = host.shard.share.initialize(group_id, _assignment(offsets))
-        announced = self._submit(host, records)
+        share, places = host.shard.share, _assignment(offsets)
+        change = share.state_changes.begin(group_id, places)
+        announced = self._submit(host, share.initialize(group_id, places))
         initialized = announced.then(lambda error: self._initialize(host, group_id, offsets, error))
+        share.state_changes.end_with(change, initialized)
         return initialized.then(respond)
 
     def _host_of_alterable(self, group_id: str) -> Host[GroupShard]:
@@ -358,8 +360,7 @@ class ShareGroupCoordinator:
         if group is None or not topic_ids:
             return Deferred.of(ErrorCode.NONE)
         places = self._places_of(group.states.initialized, group.states.initializing, topic_ids)
-        deleting = frozenset(topic_ids)
-        share.begin_deletion(group_id, deleting)
+        change = share.state_changes.begin(group_id, topic_ids)
 
         def deleted(errors: Mapping[TopicIdPartition, ErrorCode]) -> Deferred[ErrorCode]:
             failed = next((code for code in errors.values() if code), ErrorCode.NONE)
@@ -373,12 +374,9 @@ class ShareGroupCoordinator:
                 return Deferred.of(error)
             return self._persister.delete(group_id, places).then(deleted)
 
-        def end(error: ErrorCode) -> ErrorCode:
-            share.end_deletion(group_id, deleting)
-            return error
-
         result = self._submit(host, share.delete_states(group_id, topic_ids)).then(announced)
-        return result.recover(lambda error: error.code).then(end)
+        share.state_changes.end_with(change, result)
+        return result.recover(lambda error: error.code)
 
     def _places_of(
         self, initialized: Assignment, initializing: Assignment, topic_ids: Iterable[Uuid]
