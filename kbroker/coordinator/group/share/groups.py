@@ -65,7 +65,7 @@ DescribedShareGroup = tuple[_Described, Iterator[ShareGroupDescribeResponse.Memb
 
 class ShareGroups(EpochGroups[ShareGroup]):
     """Groups by id, a GroupKind. topics: returns the cluster's current topics. wall_ms: the wall
-    clock. state_changes: the resets and deletions of states in progress.
+    clock. state_changes: those in progress.
     """
 
     __slots__ = (

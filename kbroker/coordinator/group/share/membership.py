@@ -62,8 +62,7 @@ class ShareSettings(Protocol):
 
 class ShareContext(AssignmentContext, kw_only=True):
     """is_initializing: whether the partitions that the log has as initializing are being
-    initialized for members now. changes: the resets and deletions of the group's states that are in
-    progress.
+    initialized for members now. changes: those of the group's states that are in progress.
     """
 
     max_size: int
@@ -313,9 +312,10 @@ class _Plan:
         the states are initialized again.
         """
         states, found = self._group.states, {}
+        others = [change for change in self._context.changes if not change.for_members]
         is_complete = True
         for topic_id, topic in self._topics.items():
-            if any(change.concerns(topic_id) for change in self._context.changes):
+            if any(change.concerns(topic_id) for change in others):
                 is_complete = False
                 continue
             missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())

@@ -11,22 +11,28 @@ from typing import TypeVar
 
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
 
 class StateChange:
-    """One reset or deletion of states, from its first record to its last."""
+    """An initialization or deletion of states, from its first record to its last. for_members: an
+    initialization that a heartbeat requested; others are requested by administrators.
+    """
 
-    __slots__ = ("group_id", "topic_ids")
+    __slots__ = ("_topic_ids", "for_members", "group_id")
 
-    def __init__(self, group_id: str, topic_ids: Collection[Uuid]) -> None:
+    def __init__(
+        self, group_id: str, topic_ids: Collection[Uuid] | None, *, for_members: bool
+    ) -> None:
         self.group_id = group_id
-        self.topic_ids = frozenset(topic_ids)
+        self.for_members = for_members
+        self._topic_ids = None if topic_ids is None else frozenset(topic_ids)
 
     def concerns(self, topic_id: Uuid) -> bool:
-        """Whether states of that topic may change."""
-        return topic_id in self.topic_ids
+        """Whether it is a change of that topic's states."""
+        return self._topic_ids is None or topic_id in self._topic_ids
 
 
 class StateChanges:
@@ -38,12 +44,27 @@ class StateChanges:
         self._changes: dict[str, list[StateChange]] = {}
 
     def of(self, group_id: str) -> Sequence[StateChange]:
-        """The changes of a group's states in progress."""
+        """The changes of a group's states."""
         return self._changes.get(group_id, ())
 
-    def begin(self, group_id: str, topic_ids: Collection[Uuid]) -> StateChange:
-        """A change of the states of these topics begins. The caller passes it to `end_with`."""
-        change = StateChange(group_id, topic_ids)
+    def require_none(self, group_id: str, topic_ids: Collection[Uuid] | None = None) -> None:
+        """Check that no states of these topics are being changed; None: of any topic. Raises
+        KafkaError(COORDINATOR_NOT_AVAILABLE), with which clients repeat their request.
+        """
+        changes = self.of(group_id)
+        if topic_ids is not None:
+            changes = [change for change in changes if any(map(change.concerns, topic_ids))]
+        if changes:
+            message = f"Share partition states of group {group_id} are being changed."
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+
+    def begin(
+        self, group_id: str, topic_ids: Collection[Uuid] | None, *, for_members: bool = False
+    ) -> StateChange:
+        """A change of the states of these topics begins; None: of all topics. The caller passes it
+        to `end_with`.
+        """
+        change = StateChange(group_id, topic_ids, for_members=for_members)
         self._changes.setdefault(group_id, []).append(change)
         return change
 

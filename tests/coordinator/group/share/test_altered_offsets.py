@@ -1,5 +1,5 @@
 """AlterShareGroupOffsets: very many partitions are examined in steps and initialized in the last;
-members that join and deletions that are requested before it is answered.
+members that join before it is answered.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.group import share_service
-from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.share_groups import AlterShareGroupOffsetsRequest
-from tests.coordinator.group.share.shares import Shares, partitions_of, settle
+from tests.coordinator.group.share.shares import (
+    Shares,
+    begin_alter,
+    partitions_of,
+    settle,
+)
 from tests.coordinator.group.share.test_deleted_offsets import answer
 from tests.coordinator.simulation import Context
 
@@ -77,17 +81,6 @@ def test_an_idle_group_of_another_type_is_not_altered(shares: Shares, partitions
     assert "classic" not in host.shard.share
 
 
-def begin(shares: Shares, partitions: int = 3, group_id: str = "s") -> Deferred[Any]:
-    """All steps of AlterShareGroupOffsets; returns the response, which may be pending."""
-    steps = steps_of(shares, partitions, group_id)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            assert isinstance(end.value, Deferred)
-            return end.value
-
-
 def codes_of(response: Any) -> list[ErrorCode]:
     return [ErrorCode(one.error_code) for one in response.responses[0].partitions]
 
@@ -98,7 +91,7 @@ def test_a_member_that_joins_before_the_answer_resets_nothing(slow: str) -> None
     shares = Shares()
     shares.persister.delayed = slow == "states"
     shares.world.log.delayed = slow == "log"
-    altered = begin(shares)
+    altered = begin_alter(shares)
     assert not altered.done
     joined = shares.join("n")
     shares.world.log.delayed = False
@@ -118,7 +111,7 @@ def test_a_member_initializes_what_a_failed_reset_did_not() -> None:
     shares = Shares()
     shares.persister.delayed = True
     shares.persister.errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    altered = begin(shares)
+    altered = begin_alter(shares)
     epoch = shares.join("n").member_epoch
     shares.persister.answer()
     assert codes_of(altered.value) == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
