@@ -92,15 +92,20 @@ class ShareGroupCoordinator:
             java_host(context.client_host),
             self._timers.monotonic_ms(),
         )
-
-        def respond(heartbeat: ShareHeartbeat) -> ShareGroupHeartbeatResponse:
-            if heartbeat.initialize is not None:
-                offsets = dict.fromkeys(_places(heartbeat.initialize), UNINITIALIZED)
-                self._initialize(host, request.group_id, offsets)
-            return heartbeat.response
-
-        answer = self._runtime.handle(host, result).then(respond)
-        return answer.recover(lambda error: ShareGroupHeartbeatResponse(error_code=error.code))
+        answer: Deferred[ShareHeartbeat]
+        initialize = result.answer.initialize
+        if initialize is None:
+            answer = self._runtime.handle(host, result)
+        else:
+            changes = host.shard.share.state_changes
+            change = changes.begin(request.group_id, initialize, for_members=True)
+            offsets = dict.fromkeys(_places(initialize), UNINITIALIZED)
+            answer = self._runtime.handle(host, result)
+            changes.end_with(
+                change, answer.then(lambda _: self._initialize(host, request.group_id, offsets))
+            )
+        response = answer.then(lambda heartbeat: heartbeat.response)
+        return response.recover(lambda error: ShareGroupHeartbeatResponse(error_code=error.code))
 
     def describe(
         self, group_id: str
@@ -225,7 +230,8 @@ class ShareGroupCoordinator:
         self, context: CallContext, request: AlterShareGroupOffsetsRequest
     ) -> Generator[None, None, Deferred[AlterShareGroupOffsetsResponse]]:
         """AlterShareGroupOffsets: for a group without members, or one that does not exist yet. In
-        steps, the last of which initializes the states. Raises KafkaError.
+        steps, the last of which initializes the states. Raises KafkaError, also while these topics'
+        states are being changed: a deletion that is carried out late would delete the new states.
         """
         group_id = request.group_id
         host = self._host_of_alterable(group_id)
@@ -264,9 +270,12 @@ class ShareGroupCoordinator:
                 _refuse(result, errors.get(place, ErrorCode.UNKNOWN_SERVER_ERROR))
             return response
 
-        records = host.shard.share.initialize(group_id, _assignment(offsets))
-        announced = self._submit(host, records)
+        share, places = host.shard.share, _assignment(offsets)
+        share.state_changes.require_none(group_id, places)
+        change = share.state_changes.begin(group_id, places)
+        announced = self._submit(host, share.initialize(group_id, places))
         initialized = announced.then(lambda error: self._initialize(host, group_id, offsets, error))
+        share.state_changes.end_with(change, initialized)
         return initialized.then(respond)
 
     def _host_of_alterable(self, group_id: str) -> Host[GroupShard]:
@@ -283,7 +292,8 @@ class ShareGroupCoordinator:
         self, context: CallContext, request: DeleteShareGroupOffsetsRequest
     ) -> Generator[None, None, Deferred[DeleteShareGroupOffsetsResponse]]:
         """DeleteShareGroupOffsets: for a group without members; also after a failed deletion. In
-        steps, the last of which deletes. Raises KafkaError.
+        steps, the last of which deletes. Raises KafkaError, also while these topics' states are
+        being changed.
         """
         host = self._named_host(request.group_id)
         group = host.shard.share.require_empty(request.group_id)
@@ -312,6 +322,7 @@ class ShareGroupCoordinator:
                 _refuse_without_state(results.pop(topic_id))
         if not results:
             return Deferred.of(response)
+        host.shard.share.state_changes.require_none(request.group_id, results)
 
         def respond(error: ErrorCode) -> DeleteShareGroupOffsetsResponse:
             for result in results.values():
@@ -325,6 +336,7 @@ class ShareGroupCoordinator:
         try:
             host = self._host(group_id)
             group = host.shard.share.require_empty(group_id)
+            host.shard.share.state_changes.require_none(group_id)
         except KafkaError as error:
             return Deferred.of(error.code)
 
@@ -350,16 +362,16 @@ class ShareGroupCoordinator:
         ends_group: bool = False,
     ) -> Deferred[ErrorCode]:
         """Delete all states of these topics; returns the first error, if there is one. ends_group:
-        the tombstones of the group confirm the deletion. After an error the log shows a started
-        deletion: it can be requested again, and is dropped when members subscribe to the topics.
+        the tombstones of the group confirm the deletion, so no states of other topics may be
+        initialized before that. After an error the log shows a started deletion: it can be
+        requested again, and is dropped when members subscribe to the topics.
         """
         share = host.shard.share
         group = share.groups.get(group_id)
         if group is None or not topic_ids:
             return Deferred.of(ErrorCode.NONE)
         places = self._places_of(group.states.initialized, group.states.initializing, topic_ids)
-        deleting = frozenset(topic_ids)
-        share.begin_deletion(group_id, deleting)
+        change = share.state_changes.begin(group_id, None if ends_group else topic_ids)
 
         def deleted(errors: Mapping[TopicIdPartition, ErrorCode]) -> Deferred[ErrorCode]:
             failed = next((code for code in errors.values() if code), ErrorCode.NONE)
@@ -373,12 +385,9 @@ class ShareGroupCoordinator:
                 return Deferred.of(error)
             return self._persister.delete(group_id, places).then(deleted)
 
-        def end(error: ErrorCode) -> ErrorCode:
-            share.end_deletion(group_id, deleting)
-            return error
-
         result = self._submit(host, share.delete_states(group_id, topic_ids)).then(announced)
-        return result.recover(lambda error: error.code).then(end)
+        share.state_changes.end_with(change, result)
+        return result.recover(lambda error: error.code)
 
     def _places_of(
         self, initialized: Assignment, initializing: Assignment, topic_ids: Iterable[Uuid]

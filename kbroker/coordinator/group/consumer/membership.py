@@ -127,17 +127,16 @@ class _Change(NamedTuple):
 
 def _change(group: ConsumerGroup, former: MemberMetadata | None, new: MemberMetadata) -> _Change:
     """As in Kafka, a regular expression that is not resolved yet does not raise the epoch: its
-    resolution will.
+    resolution will. Nor does another assignor, which takes effect with the next assignment.
     """
     names = [] if former is None else former.subscribed_topic_names
     old_regex = "" if former is None else former.subscribed_topic_regex or ""
     regex = new.subscribed_topic_regex or ""
     names_changed, regex_changed = new.subscribed_topic_names != names, regex != old_regex
-    wish_changed = former is not None and former.server_assignor != new.server_assignor
     is_resolved = not regex or regex in group.regexes
     return _Change(
         names_changed or regex_changed,
-        names_changed or wish_changed or (regex_changed and is_resolved),
+        names_changed or (regex_changed and is_resolved),
     )
 
 

@@ -33,6 +33,7 @@ from kbroker.coordinator.group.share.records import (
     share_group_tombstones,
     state_partitions_record,
 )
+from kbroker.coordinator.group.share.state_changes import StateChanges
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Result
@@ -64,18 +65,18 @@ DescribedShareGroup = tuple[_Described, Iterator[ShareGroupDescribeResponse.Memb
 
 class ShareGroups(EpochGroups[ShareGroup]):
     """Groups by id, a GroupKind. topics: returns the cluster's current topics. wall_ms: the wall
-    clock.
+    clock. state_changes: those in progress.
     """
 
     __slots__ = (
         "_deadlines",
-        "_deletions",
         "_initializing_until",
         "_overrides",
         "_sessions",
         "_settings",
         "_topics",
         "_wall_ms",
+        "state_changes",
     )
 
     group_type: ClassVar[GroupType] = GroupType.SHARE
@@ -101,8 +102,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
         self._sessions: dict[tuple[str, str], Deadline] = {}
         self._initializing_until: dict[str, int] = {}
         """By group: until when the initialization requested last is assumed to be in progress."""
-        self._deletions: list[tuple[str, frozenset[Uuid]]] = []
-        """Deletions of states in progress: group id and topic ids."""
+        self.state_changes = StateChanges()
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -178,9 +178,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
             client_id=client_id,
             client_host=client_host,
             is_initializing=now_ms < self._initializing_until.get(request.group_id, now_ms),
-            deleting=frozenset[Uuid]().union(
-                *(ids for group_id, ids in self._deletions if group_id == request.group_id)
-            ),
+            changes=self.state_changes.of(request.group_id),
         )
         result = share_heartbeat(group, request, context)
         heartbeat = result.answer
@@ -263,14 +261,6 @@ class ShareGroups(EpochGroups[ShareGroup]):
                 del initializing[topic_id]
         after = replace(states, initializing=initializing, initialized=initialized)
         return [] if after == states else [state_partitions_record(group_id, after)]
-
-    def begin_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
-        """Do not initialize partitions of these topics for members until `end_deletion`."""
-        self._deletions.append((group_id, topic_ids))
-
-    def end_deletion(self, group_id: str, topic_ids: frozenset[Uuid]) -> None:
-        """The states of these topics were deleted, or that failed."""
-        self._deletions.remove((group_id, topic_ids))
 
     def delete_states(self, group_id: str, topic_ids: Iterable[Uuid]) -> list[CoordinatorRecord]:
         """Records that the states of these topics are to be deleted."""

@@ -8,7 +8,7 @@ partitions to initialize in `__share_group_state`. Only initialized partitions a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -34,6 +34,7 @@ from kbroker.coordinator.group.share.records import (
     share_target_record,
     state_partitions_record,
 )
+from kbroker.coordinator.group.share.state_changes import StateChange
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.coordinator.topics import ClusterTopics
@@ -61,12 +62,12 @@ class ShareSettings(Protocol):
 
 class ShareContext(AssignmentContext, kw_only=True):
     """is_initializing: whether the partitions that the log has as initializing are being
-    initialized now. deleting: topics whose states are being deleted now.
+    initialized for members now. changes: those of the group's states that are in progress.
     """
 
     max_size: int
     is_initializing: bool
-    deleting: frozenset[Uuid] = frozenset()
+    changes: Sequence[StateChange] = ()
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True):
@@ -305,13 +306,16 @@ class _Plan:
         return [*records, share_target_epoch_record(group.group_id, self._epoch, wall_ms)]
 
     def to_initialize(self) -> Assignment:
-        """Partitions of subscribed topics that are neither initialized nor being initialized. A
-        failed deletion of states is ignored: the states are initialized again.
+        """Partitions of subscribed topics that are neither initialized nor being initialized. Left
+        out are topics whose states are being reset or deleted: initializing them would undo the
+        reset, or leave a state that the log does not have. A failed deletion of states is ignored:
+        the states are initialized again.
         """
         states, found = self._group.states, {}
+        others = [change for change in self._context.changes if not change.for_members]
         is_complete = True
         for topic_id, topic in self._topics.items():
-            if topic_id in self._context.deleting:
+            if any(change.concerns(topic_id) for change in others):
                 is_complete = False
                 continue
             missing = topic.partitions.keys() - states.initialized.get(topic_id, frozenset())

@@ -234,3 +234,40 @@ def test_a_group_has_settings_of_its_own(world: World) -> None:
     world.timers.advance(1_000)
     assert group.members.keys() == {"b"}
     assert world.shard().consumer.groups["d"].members.keys() == {"a"}
+
+
+def owned_of_events(world: World, member: str) -> list[int]:
+    topic_id = world.topics.topics["events"].topic_id
+    return sorted(world.shard().consumer.groups["c"].current(member).assigned.get(topic_id, ()))
+
+
+@pytest.mark.parametrize(
+    "is_static", [False, True], ids=["a member", "a static member's successor"]
+)
+def test_another_assignor_takes_effect_with_the_next_assignment(
+    world: World, is_static: bool
+) -> None:
+    """As in Kafka, only the member's record is written: a rolling restart that changes assignors
+    causes no rebalance for each member.
+    """
+    static = {"instance_id": "i"} if is_static else {}
+    joining: dict[str, Any] = {**static, "subscribed_topic_names": ["events"]}
+    assert say(world, "a", 0, server_assignor="uniform", **joining)[:2] == ("NONE", 2)
+    world.timers.advance(1_000)
+    if is_static:
+        assert say(world, "a", -2, **static)[0] == "NONE"
+        assert say(world, "b", 0, server_assignor="range", **joining)[:2] == ("NONE", 2)
+    else:
+        assert say(world, "a", 2, server_assignor="range") == ("NONE", 2, None)
+    group = world.shard().consumer.groups["c"]
+    member = "b" if is_static else "a"
+    assert (group.epoch, group.target_epoch) == (2, 2)
+    assert world.replayed().consumer.groups["c"].members[member].server_assignor == "range"
+    assert owned_of_events(world, member) == list(range(12))
+    world.timers.advance(1_000)
+    say(world, "0", 0, subscribed_topic_names=["events"], server_assignor="range")
+    assert (group.epoch, group.target_epoch) == (3, 3)
+    assert [sorted(*group.targets[each].values()) for each in ("0", member)] == [
+        list(range(6)),
+        list(range(6, 12)),
+    ]

@@ -11,11 +11,17 @@ from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.model import TopicIdPartition, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.coordinators.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
+from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.simulation import Context, World
 
 
@@ -145,3 +151,41 @@ def settle(shares: Shares) -> None:
     shares.join("m")
     shares.world.timers.advance(1_000)
     shares.ask(member_id="m", member_epoch=2)
+
+
+def begin_alter(shares: Shares, *topics: str) -> Deferred[AlterShareGroupOffsetsResponse]:
+    """AlterShareGroupOffsets to 7 of the first three partitions of these topics, otherwise of
+    `other`; the response may be pending. Raises KafkaError.
+    """
+    kind = AlterShareGroupOffsetsRequest
+    three = [
+        kind.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=7)
+        for index in range(3)
+    ]
+    request = kind(
+        group_id="s",
+        topics=[
+            kind.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=three)
+            for name in topics or ("other",)
+        ],
+    )
+    begun = at_once(shares.coordinator.alter_offsets(Context(0), request))
+    assert isinstance(begun, Deferred)
+    return begun
+
+
+def begin_delete(shares: Shares, name: str = "other") -> Deferred[DeleteShareGroupOffsetsResponse]:
+    """DeleteShareGroupOffsets; the response may be pending. Raises KafkaError."""
+    kind = DeleteShareGroupOffsetsRequest
+    topic = kind.DeleteShareGroupOffsetsRequestTopic(topic_name=name)
+    request = kind(group_id="s", topics=[topic])
+    begun = at_once(shares.coordinator.delete_offsets(Context(0), request))
+    assert isinstance(begun, Deferred)
+    return begun
+
+
+def begin_delete_group(shares: Shares) -> Deferred[DeleteGroupsResponse]:
+    """DeleteGroups; the response may be pending."""
+    return shares.world.coordinator.delete_groups(
+        Context(2), DeleteGroupsRequest(groups_names=["s"])
+    )

@@ -1,4 +1,6 @@
-"""AlterShareGroupOffsets of very many partitions: examined in steps, initialized in the last."""
+"""AlterShareGroupOffsets: very many partitions are examined in steps and initialized in the last;
+members that join before it is answered.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ import pytest
 from kbroker.coordinator.group import share_service
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.share_groups import AlterShareGroupOffsetsRequest
-from tests.coordinator.group.share.shares import Shares, settle
+from tests.coordinator.group.share.shares import (
+    Shares,
+    begin_alter,
+    partitions_of,
+    settle,
+)
 from tests.coordinator.group.share.test_deleted_offsets import answer
 from tests.coordinator.simulation import Context
 
@@ -72,3 +79,42 @@ def test_an_idle_group_of_another_type_is_not_altered(shares: Shares, partitions
     assert raised.value.message == "Group classic is not a share group."
     assert "classic" in host.shard.classic
     assert "classic" not in host.shard.share
+
+
+def codes_of(response: Any) -> list[ErrorCode]:
+    return [ErrorCode(one.error_code) for one in response.responses[0].partitions]
+
+
+@pytest.mark.parametrize("slow", ["states", "log"])
+def test_a_member_that_joins_before_the_answer_resets_nothing(slow: str) -> None:
+    """It gets the partitions once their states have the requested offsets."""
+    shares = Shares()
+    shares.persister.delayed = slow == "states"
+    shares.world.log.delayed = slow == "log"
+    altered = begin_alter(shares)
+    assert not altered.done
+    joined = shares.join("n")
+    shares.world.log.delayed = False
+    shares.world.log.commit()
+    shares.persister.answer()
+    assert codes_of(altered.value) == [ErrorCode.NONE] * 3
+    assert set(shares.persister.offsets.values()) == {7}
+    shares.world.timers.advance(1_000)
+    epoch = joined.member_epoch or shares.group().current("n").member_epoch
+    later = shares.ask(member_id="n", member_epoch=epoch)
+    assert partitions_of(later) == [0, 1, 2]
+    assert not shares.persister.waiting
+    assert set(shares.persister.offsets.values()) == {7}
+
+
+def test_a_member_initializes_what_a_failed_reset_did_not() -> None:
+    shares = Shares()
+    shares.persister.delayed = True
+    shares.persister.errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    altered = begin_alter(shares)
+    epoch = shares.join("n").member_epoch
+    shares.persister.answer()
+    assert codes_of(altered.value) == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
+    shares.persister.delayed = False
+    shares.ask(member_id="n", member_epoch=epoch)
+    assert list(shares.persister.offsets.values()) == [-1, -1, -1]
