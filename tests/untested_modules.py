@@ -70,7 +70,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     "replication/followers/followed_partition.py": Reason(
         "replication/followers/test_follower.py",
-        "values of that core, and where logs are cut: each line of Kafka's decisions",
+        "values of that core: each line of Kafka's decisions",
     ),
     "client/node_api_versions.py": Reason(
         "client/channel/test_channel.py",

@@ -25,6 +25,7 @@ from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.ports import ClosableOffload, Deferred, TimerHandle, Timers
 from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.errors import KafkaError
+from kbroker.replication.divergence import truncation_to_source
 from kbroker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -186,20 +187,19 @@ class LogMover:
             self._swap(move, source)
 
     def _reconcile(self, key: TopicPartition, source: PartitionLog, future: PartitionLog) -> None:
-        """Cut what the source does not have (a follower was truncated), or begin anew where the
-        source's start has passed the copy.
+        """Cut what the source does not have (a follower was truncated, perhaps more than once), or
+        begin anew where the source's start has passed the copy.
         """
-        now_ms = self._timers.now_ms()
+        if future.log_end_offset > source.log_end_offset:
+            self._logs.truncate(key, source.log_end_offset, is_future=True)
+        # A cut that is not complete takes the latest epoch of the copy away, so this ends.
+        while (cut := truncation_to_source(future, source)) is not None:
+            if not cut.is_complete or cut.offset < future.log_end_offset:
+                self._logs.truncate(key, cut.offset, is_future=True)
+            if cut.is_complete:
+                break
         if future.log_end_offset < source.log_start_offset:
-            future.truncate_fully(source.log_start_offset, now_ms=now_ms)
-        end = source.log_end_offset
-        epoch = future.leader_epochs.latest_epoch
-        if epoch is not None:
-            known, epoch_end = source.leader_epochs.end_offset_for(epoch, source.log_end_offset)
-            if known >= 0:
-                end = min(end, epoch_end)
-        if future.log_end_offset > end:
-            self._logs.truncate(key, end, is_future=True)
+            future.truncate_fully(source.log_start_offset, now_ms=self._timers.now_ms())
 
     def _next_chunk(self, source: PartitionLog, future: PartitionLog) -> FileSlice | None:
         """The next records that the future log lacks, None if it has all."""

@@ -11,9 +11,10 @@ import pytest
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.log.storage.files import FileSlice, LogDirectoryError, LogFile
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
 from tests.replication.world import (
@@ -27,6 +28,7 @@ from tests.replication.world import (
     records_of,
 )
 from tests.sim.offload import HeldOffload
+from tests.sim.timers import START_MS
 
 KEY = TopicPartition(TOPIC, 0)
 
@@ -449,3 +451,65 @@ def test_refused_moves_are_one_line_a_second(
     world.timers.advance(1000)
     world.replicas.move_log(key, path)
     assert caplog.records[0].getMessage().endswith("(and 499 more like this)")
+
+
+Epochs = list[tuple[int, int]]
+"""(leader epoch, how many records of it are appended)."""
+
+
+def append_epochs(log: PartitionLog, epochs: Epochs) -> None:
+    """Append as a follower: one batch of one record each."""
+    for epoch, count in epochs:
+        for _ in range(count):
+            data = batch(base_offset=log.log_end_offset, partition_leader_epoch=epoch)
+            log.append_as_follower(bytes(data), now_ms=START_MS)
+
+
+def batches_of(log: PartitionLog) -> list[tuple[int, bytes]]:
+    """(base offset, stored bytes) of every batch."""
+    batches: list[tuple[int, bytes]] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        found = log.read(offset, max_bytes=1 << 20)
+        assert isinstance(found.records, FileSlice)
+        data = found.records.read()
+        batches += [
+            (header.base_offset, data[position : position + header.size_bytes])
+            for position, header in iter_batches(data)
+        ]
+        offset = found.end_offset
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("first", "copied", "cuts", "then"),
+    [
+        pytest.param([(1, 10), (3, 10)], 15, [10, 5], [(2, 10), (4, 15)], id="KIP-279"),
+        pytest.param([(1, 10), (3, 10)], 15, [10], [(1, 12)], id="the latest epoch is gone"),
+        pytest.param([(3, 20)], 15, [0], [(2, 18)], id="no epoch in common"),
+        pytest.param([(1, 5), (3, 5), (5, 5)], 15, [10, 5], [(3, 2), (4, 9)], id="two epochs"),
+        pytest.param([(1, 10), (3, 10)], 15, [12], [(4, 20)], id="one epoch"),
+        pytest.param([(1, 10), (3, 10)], 15, [12], [], id="the source is shorter"),
+    ],
+)
+def test_a_follower_that_was_truncated_and_grew_while_the_move_rested(
+    world: TwoDirs, first: Epochs, copied: int, cuts: list[int], then: Epochs
+) -> None:
+    source = world.logs.get(KEY)
+    assert source is not None
+    append_epochs(source, first)
+    world.replicas.mover.bytes_per_second = 1 << 40
+    world.move(1)
+    future = world.logs.moves.future(KEY)
+    assert future is not None
+    while future.log_end_offset < copied:
+        world.step()
+    world.logs.truncate(KEY, copied, is_future=True)
+    for offset in cuts:
+        world.logs.truncate(KEY, offset)
+    append_epochs(source, then)
+    expected = batches_of(source), source.leader_epochs.entries
+    world.finish()
+    moved = world.logs.get(KEY)
+    assert moved is not None and moved is not source
+    assert (batches_of(moved), moved.leader_epochs.entries) == expected
