@@ -180,7 +180,7 @@ class LogMover:
         ):
             self._flush(move)
         elif behind is not None:
-            self._copy(move, behind)
+            self._copy(move, source, behind)
         elif move.is_assigned is None:
             self._assign(move, source)
         elif move.is_assigned:
@@ -209,9 +209,10 @@ class LogMover:
         records = source.read(future.log_end_offset, max_bytes=chunk_bytes).records
         return records if isinstance(records, FileSlice) else None
 
-    def _copy(self, move: _Move, chunk: FileSlice) -> None:
+    def _copy(self, move: _Move, source: PartitionLog, chunk: FileSlice) -> None:
         """Read in the thread, append here, go on."""
         read: list[bytes] = []
+        truncation_count = source.truncation_count
 
         def done(failure: OSError | None) -> None:
             if self._moves.get(move.key) is not move or not self.running:
@@ -220,6 +221,8 @@ class LogMover:
                 self._logs.directory_failed(failure)
             elif failure is not None or move.future.closed:
                 self._later(move, RETRY_MS)
+            elif source.truncation_count != truncation_count:
+                self._later(move, 0)  # other batches may have been read in that place of the file
             else:
                 self._append_then_step(move, read[0])
 

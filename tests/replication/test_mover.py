@@ -14,6 +14,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import FileSlice, LogDirectoryError, LogFile
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
@@ -513,3 +514,37 @@ def test_a_follower_that_was_truncated_and_grew_while_the_move_rested(
     moved = world.logs.get(KEY)
     assert moved is not None and moved is not source
     assert (batches_of(moved), moved.leader_epochs.entries) == expected
+
+
+def test_a_chunk_that_is_read_after_the_source_was_truncated_is_not_appended(
+    world: TwoDirs,
+) -> None:
+    """The thread reads bytes of the file, where other batches may stand by then."""
+    source = world.logs.get(KEY)
+    assert source is not None
+    append_epochs(source, [(1, 20)])
+    world.move(1)
+    future = world.logs.moves.future(KEY)
+    assert future is not None
+    world.step()
+    copied = future.log_end_offset
+    position = sum(len(data) for offset, data in batches_of(source) if offset < copied)
+    assert 5 < copied < 15 and len(world.work.held) == 1  # the next chunk is being read
+    world.logs.truncate(KEY, 5)
+    wanted = position - source.segments.active.size  # so that a batch begins at that position
+    candidates = (
+        build_batch(
+            [(START_MS, b"key", b"v" * size, [])] + [(START_MS, b"key", b"v", [])] * 9,
+            base_offset=5,
+            partition_leader_epoch=2,
+        )
+        for size in range(wanted)
+    )
+    large = next(data for data in candidates if len(data) == wanted)
+    source.append_as_follower(bytes(large), now_ms=START_MS)
+    append_epochs(source, [(2, 10)])
+    expected = batches_of(source)
+    assert [offset for offset, _ in expected][4:7] == [4, 5, 15]
+    world.finish()
+    moved = world.logs.get(KEY)
+    assert moved is not None and batches_of(moved) == expected
