@@ -135,6 +135,10 @@ class LogManager(LogDirectories):
         log.update_config(config)
         return log
 
+    def is_moving(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log is being moved to another directory."""
+        return self.moves.future(topic_partition) is not None
+
     def _create(
         self,
         topic_partition: TopicPartition,

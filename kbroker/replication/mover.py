@@ -25,6 +25,7 @@ from kbroker.model import InvariantError, TopicPartition, Uuid
 from kbroker.ports import ClosableOffload, Deferred, TimerHandle, Timers
 from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.errors import KafkaError
+from kbroker.replication.divergence import truncation_to_source
 from kbroker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -179,27 +180,26 @@ class LogMover:
         ):
             self._flush(move)
         elif behind is not None:
-            self._copy(move, behind)
+            self._copy(move, source, behind)
         elif move.is_assigned is None:
             self._assign(move, source)
         elif move.is_assigned:
             self._swap(move, source)
 
     def _reconcile(self, key: TopicPartition, source: PartitionLog, future: PartitionLog) -> None:
-        """Cut what the source does not have (a follower was truncated), or begin anew where the
-        source's start has passed the copy.
+        """Cut what the source does not have (a follower was truncated, perhaps more than once), or
+        begin anew where the source's start has passed the copy.
         """
-        now_ms = self._timers.now_ms()
+        if future.log_end_offset > source.log_end_offset:
+            self._logs.truncate(key, source.log_end_offset, is_future=True)
+        # A cut that is not complete takes the latest epoch of the copy away, so this ends.
+        while (cut := truncation_to_source(future, source)) is not None:
+            if not cut.is_complete or cut.offset < future.log_end_offset:
+                self._logs.truncate(key, cut.offset, is_future=True)
+            if cut.is_complete:
+                break
         if future.log_end_offset < source.log_start_offset:
-            future.truncate_fully(source.log_start_offset, now_ms=now_ms)
-        end = source.log_end_offset
-        epoch = future.leader_epochs.latest_epoch
-        if epoch is not None:
-            known, epoch_end = source.leader_epochs.end_offset_for(epoch, source.log_end_offset)
-            if known >= 0:
-                end = min(end, epoch_end)
-        if future.log_end_offset > end:
-            self._logs.truncate(key, end, is_future=True)
+            future.truncate_fully(source.log_start_offset, now_ms=self._timers.now_ms())
 
     def _next_chunk(self, source: PartitionLog, future: PartitionLog) -> FileSlice | None:
         """The next records that the future log lacks, None if it has all."""
@@ -209,9 +209,10 @@ class LogMover:
         records = source.read(future.log_end_offset, max_bytes=chunk_bytes).records
         return records if isinstance(records, FileSlice) else None
 
-    def _copy(self, move: _Move, chunk: FileSlice) -> None:
+    def _copy(self, move: _Move, source: PartitionLog, chunk: FileSlice) -> None:
         """Read in the thread, append here, go on."""
         read: list[bytes] = []
+        truncation_count = source.truncation_count
 
         def done(failure: OSError | None) -> None:
             if self._moves.get(move.key) is not move or not self.running:
@@ -220,6 +221,8 @@ class LogMover:
                 self._logs.directory_failed(failure)
             elif failure is not None or move.future.closed:
                 self._later(move, RETRY_MS)
+            elif source.truncation_count != truncation_count:
+                self._later(move, 0)  # other batches may have been read in that place of the file
             else:
                 self._append_then_step(move, read[0])
 

@@ -11,11 +11,18 @@ import pytest
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.log.storage.files import FileSlice, LogDirectoryError, LogFile
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
+from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
+from kbroker.replication.partition import Partition
+from tests.log.cleaner.cleaning import DAY_MS, Bench, view
+from tests.log.cleaner.cleaning import TOPIC as TABLE
+from tests.log.cleaner.cleaning import TOPIC_ID as TABLE_ID
+from tests.log.cleaner.cleaning import batch as table_batch
 from tests.replication.world import (
     NODE_ID,
     TOPIC,
@@ -27,6 +34,7 @@ from tests.replication.world import (
     records_of,
 )
 from tests.sim.offload import HeldOffload
+from tests.sim.timers import START_MS
 
 KEY = TopicPartition(TOPIC, 0)
 
@@ -449,3 +457,192 @@ def test_refused_moves_are_one_line_a_second(
     world.timers.advance(1000)
     world.replicas.move_log(key, path)
     assert caplog.records[0].getMessage().endswith("(and 499 more like this)")
+
+
+Epochs = list[tuple[int, int]]
+"""(leader epoch, how many records of it are appended)."""
+
+
+def append_epochs(log: PartitionLog, epochs: Epochs) -> None:
+    """Append as a follower: one batch of one record each."""
+    for epoch, count in epochs:
+        for _ in range(count):
+            data = batch(base_offset=log.log_end_offset, partition_leader_epoch=epoch)
+            log.append_as_follower(bytes(data), now_ms=START_MS)
+
+
+def batches_of(log: PartitionLog) -> list[tuple[int, bytes]]:
+    """(base offset, stored bytes) of every batch."""
+    batches: list[tuple[int, bytes]] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        found = log.read(offset, max_bytes=1 << 20)
+        assert isinstance(found.records, FileSlice)
+        data = found.records.read()
+        batches += [
+            (header.base_offset, data[position : position + header.size_bytes])
+            for position, header in iter_batches(data)
+        ]
+        offset = found.end_offset
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("first", "copied", "cuts", "then"),
+    [
+        pytest.param([(1, 10), (3, 10)], 15, [10, 5], [(2, 10), (4, 15)], id="KIP-279"),
+        pytest.param([(1, 10), (3, 10)], 15, [10], [(1, 12)], id="the latest epoch is gone"),
+        pytest.param([(3, 20)], 15, [0], [(2, 18)], id="no epoch in common"),
+        pytest.param([(1, 5), (3, 5), (5, 5)], 15, [10, 5], [(3, 2), (4, 9)], id="two epochs"),
+        pytest.param([(1, 10), (3, 10)], 15, [12], [(4, 20)], id="one epoch"),
+        pytest.param([(1, 10), (3, 10)], 15, [12], [], id="the source is shorter"),
+    ],
+)
+def test_a_follower_that_was_truncated_and_grew_while_the_move_rested(
+    world: TwoDirs, first: Epochs, copied: int, cuts: list[int], then: Epochs
+) -> None:
+    source = world.logs.get(KEY)
+    assert source is not None
+    append_epochs(source, first)
+    world.replicas.mover.bytes_per_second = 1 << 40
+    world.move(1)
+    future = world.logs.moves.future(KEY)
+    assert future is not None
+    while future.log_end_offset < copied:
+        world.step()
+    world.logs.truncate(KEY, copied, is_future=True)
+    for offset in cuts:
+        world.logs.truncate(KEY, offset)
+    append_epochs(source, then)
+    expected = batches_of(source), source.leader_epochs.entries
+    world.finish()
+    moved = world.logs.get(KEY)
+    assert moved is not None and moved is not source
+    assert (batches_of(moved), moved.leader_epochs.entries) == expected
+
+
+def test_a_chunk_that_is_read_after_the_source_was_truncated_is_not_appended(
+    world: TwoDirs,
+) -> None:
+    """The thread reads bytes of the file, where other batches may stand by then."""
+    source = world.logs.get(KEY)
+    assert source is not None
+    append_epochs(source, [(1, 20)])
+    world.move(1)
+    future = world.logs.moves.future(KEY)
+    assert future is not None
+    world.step()
+    copied = future.log_end_offset
+    position = sum(len(data) for offset, data in batches_of(source) if offset < copied)
+    assert 5 < copied < 15 and len(world.work.held) == 1  # the next chunk is being read
+    world.logs.truncate(KEY, 5)
+    wanted = position - source.segments.active.size  # so that a batch begins at that position
+    candidates = (
+        build_batch(
+            [(START_MS, b"key", b"v" * size, [])] + [(START_MS, b"key", b"v", [])] * 9,
+            base_offset=5,
+            partition_leader_epoch=2,
+        )
+        for size in range(wanted)
+    )
+    large = next(data for data in candidates if len(data) == wanted)
+    source.append_as_follower(bytes(large), now_ms=START_MS)
+    append_epochs(source, [(2, 10)])
+    expected = batches_of(source)
+    assert [offset for offset, _ in expected][4:7] == [4, 5, 15]
+    world.finish()
+    moved = world.logs.get(KEY)
+    assert moved is not None and batches_of(moved) == expected
+
+
+class MovedTable:
+    """A compacted log in one of two directories, with a mover; a chunk is one batch or two."""
+
+    def __init__(self, folder: Path) -> None:
+        self.dirs = (folder / "d1", folder / "d2")
+        self.bench = Bench(folder, properties={"log.dirs": ",".join(map(str, self.dirs))})
+        self.work = HeldOffload()
+        self.mover = self.make_mover()
+
+    def make_mover(self) -> mover.LogMover:
+        bench = self.bench
+        partition = Partition(TABLE, TABLE_ID, NODE_ID, bench.log)
+        made = mover.LogMover(
+            bench.logs, bench.timers, offload=self.work, find=lambda key: partition
+        )
+        made.start()
+        return made
+
+    def begin(self) -> None:
+        """Begin a move and copy the first chunk."""
+        (target,) = (path for path in self.dirs if path != self.bench.logs.directory_of(TABLE))
+        assert self.bench.logs.moves.create_future(TABLE, str(target))
+        self.mover.begin(TABLE)
+        self.step()
+
+    def step(self) -> None:
+        self.bench.timers.advance(1)
+        if self.work.held:
+            self.work.run_one()
+
+    def finish(self) -> None:
+        while self.bench.logs.moves.future(TABLE) is not None:
+            self.step()
+        log = self.bench.logs.get(TABLE)
+        assert log is not None and log is not self.bench.log
+        self.bench.log = log
+
+    def clean(self, rounds: int) -> None:
+        """Rounds of compaction, days apart: tombstones go."""
+        for number in range(rounds):
+            self.bench.append(table_batch(("r", str(number))))
+            self.bench.roll()
+            self.bench.append(table_batch(("s", str(number))))
+            self.bench.clean()
+            self.bench.timers.wall_jump_ms += 2 * DAY_MS
+
+    def live_keys(self) -> set[str]:
+        return {key for _, key, _ in view(self.bench)}
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MovedTable]:
+    """The key `a` is set at first and deleted at the end."""
+    monkeypatch.setattr(mover, "CHUNK_BYTES", 200)
+    made = MovedTable(tmp_path)
+    made.bench.append(table_batch(("a", "1")))
+    for number in range(10):
+        made.bench.append(table_batch(("fill", str(number))))
+    made.bench.append(table_batch(("a", None)))
+    yield made
+    made.bench.stop()
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_deleted_key_stays_deleted_if_the_cleaner_looks_during_a_move(
+    table: MovedTable, rounds: int
+) -> None:
+    table.begin()
+    table.clean(rounds)
+    table.finish()
+    table.clean(4)
+    assert table.live_keys() == {"fill", "r", "s"}
+
+
+def test_cleaning_goes_on_after_a_move_that_was_cancelled(table: MovedTable) -> None:
+    table.begin()
+    table.clean(2)
+    assert "a" in table.live_keys()
+    table.bench.logs.moves.drop_future(TABLE)
+    table.clean(3)
+    assert table.live_keys() == {"fill", "r", "s"}
+
+
+def test_cleaning_goes_on_after_a_move_whose_directory_failed(table: MovedTable) -> None:
+    table.begin()
+    future = table.bench.logs.moves.future(TABLE)
+    assert future is not None
+    error = LogDirectoryError(future.directory, "write", OSError(errno.EIO, "EIO"))
+    table.bench.logs.directory_failed(error)
+    table.clean(4)
+    assert table.live_keys() == {"fill", "r", "s"}

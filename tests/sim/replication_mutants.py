@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from unittest import mock
 
 from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.replication.divergence import Truncation
 from kbroker.replication.followers import follower
-from kbroker.replication.followers.followed_partition import Effect, FollowedPartition, Truncation
+from kbroker.replication.followers.followed_partition import Effect, FollowedPartition
 from kbroker.replication.leaders.isr import InSyncReplicas, IsrProposal
 from kbroker.replication.leaders.replica_log import ReplicaLog
 from kbroker.replication.partition import Partition

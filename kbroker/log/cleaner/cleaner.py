@@ -5,20 +5,21 @@ Every log.cleaner.backoff.ms, and after each round, the log with the highest dir
 as many logs at a time as there are log.cleaner.threads. A round is a generator that runs on the
 loop. The jobs it yields (reading, decompressing, rewriting, syncing: `round`; renaming: `swap`) run
 in a worker; the generator itself plans, and reads and changes the log. If the log was truncated,
-retired or deleted meanwhile, the round ends without effect. A log that cannot be cleaned is skipped
-until the next start, with one log line that gives the reason.
+retired or deleted meanwhile, or is being moved, the round ends without effect (`cleaning`). A log
+that cannot be cleaned is skipped until the next start, with one log line that gives the reason.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kbroker.log.cleaner.cleaning import Cleaning, CleaningSteps
 from kbroker.log.cleaner.config import Account, CleanedLogs, CleanerConfig
 from kbroker.log.cleaner.plan import DirtyRange, dirty_range, group_segments
 from kbroker.log.cleaner.steps import CleaningStep, CleaningStopped, Source
@@ -34,52 +35,12 @@ from kbroker.ports import Offload, TimerHandle, Timers
 from kbroker.protocol.errors import KafkaError
 from kbroker.settings.broker import BrokerConfig
 
-if TYPE_CHECKING:
-    from kbroker.log.cleaner.round import CleaningRound
-
 logger = logging.getLogger(__name__)
 
 MAX_DELAY_MS: Final = 24 * 3_600_000
 MIN_PAUSE_MS: Final = 10
 """The least pause between two looks: a smaller log.cleaner.backoff.ms would keep the loop busy."""
 MIN_MORE_BYTES: Final = 256 * 1024
-
-Round = Generator[DiskJob, None, None]
-
-
-class _Cleaning:
-    """A round in progress. error: raised by the last job."""
-
-    __slots__ = (
-        "directory",
-        "error",
-        "kept_bytes",
-        "log",
-        "round",
-        "steps",
-        "truncation_count",
-    )
-
-    def __init__(self, log: LogState, round_: CleaningRound, kept_bytes: int) -> None:
-        self.kept_bytes = kept_bytes  # granted by the account for the offset map
-        self.log = log
-        self.directory = log.directory
-        self.truncation_count = log.truncation_count
-        self.round = round_
-        self.steps: Round | None = None
-        self.error: Exception | None = None
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the log has changed, so that what the round read of it may no longer be valid."""
-        log = self.log
-        return (
-            log.closed
-            or log.failure is not None
-            or log.directory != self.directory
-            or log.truncation_count != self.truncation_count
-            or not log.config.compact
-        )
 
 
 class LogCleaner:
@@ -105,7 +66,7 @@ class LogCleaner:
         self._timers = timers
         self._offload = offload
         self._throttle = Throttle(self.config.bytes_per_second)
-        self._running: dict[TopicPartition, _Cleaning] = {}
+        self._running: dict[TopicPartition, Cleaning] = {}
         self._asked = 0  # checkpoints prepared so far; written: the latest one of each directory
         self._written: dict[Path, int] = {}
         self._writing = Lock()
@@ -215,7 +176,7 @@ class LogCleaner:
         for key, log in list(self._logs.logs.items()):
             if not log.config.compact or key in self._running or log.failure or log.closed:
                 continue
-            if log.frozen or self.uncleanable.get(key) is log:
+            if log.frozen or self.uncleanable.get(key) is log or self._logs.is_moving(key):
                 continue
             try:
                 dirty = plan(log, now_ms)
@@ -243,7 +204,7 @@ class LogCleaner:
         config = self.config
         producers = last_records(log.producers)
         kept_bytes = self._more_map_bytes()
-        cleaning = _Cleaning(
+        cleaning = Cleaning(
             log,
             CleaningRound(
                 str(log.directory),
@@ -258,6 +219,7 @@ class LogCleaner:
                 unpacking=self._unpacking,
             ),
             kept_bytes,
+            is_moving=self._logs.is_moving,
         )
         cleaning.steps = self._steps(cleaning, dirty)
         self._running[log.topic_partition] = cleaning
@@ -276,7 +238,7 @@ class LogCleaner:
             wanted //= 2
         return 0
 
-    def _steps(self, cleaning: _Cleaning, dirty: DirtyRange) -> Round:
+    def _steps(self, cleaning: Cleaning, dirty: DirtyRange) -> CleaningSteps:
         """A whole round; a worker runs the jobs that it yields."""
         log, work = cleaning.log, cleaning.round
         segments = log.segments
@@ -297,7 +259,7 @@ class LogCleaner:
         before_bytes = sum(segment.size for group in groups for segment in group)
         for group in groups:
             yield from self._replace(cleaning, group)
-        _require(not cleaning.is_outdated)  # after a truncation the rewritten records are not clean
+        _require(not cleaning.must_end)  # after a truncation the rewritten records are not clean
         log.cleaner_offset = work.end_offset
         yield CleaningStep(self._checkpoint(log))
         logger.info(
@@ -309,7 +271,7 @@ class LogCleaner:
             work.bytes_written,
         )
 
-    def _replace(self, cleaning: _Cleaning, group: list[Segment]) -> Round:
+    def _replace(self, cleaning: Cleaning, group: list[Segment]) -> CleaningSteps:
         """Rewrite one group and swap it in."""
         from kbroker.log.cleaner.swap import SegmentSwap
 
@@ -321,14 +283,14 @@ class LogCleaner:
             for segment in group:
                 source = _source(cleaning, segment)
                 yield CleaningStep(partial(work.clean_segment, source))
-            _require(swap.is_valid and not cleaning.is_outdated)
+            _require(swap.is_valid and not cleaning.must_end)
             modified_ns = group[-1].modified_ms() * 1_000_000
             ending = CleaningStep(partial(work.end_group, modified_ns))
             yield ending
-            _require(swap.is_valid and not cleaning.is_outdated)
+            _require(swap.is_valid and not cleaning.must_end)
             swap.prepare(ending.value)
             yield swap
-            _require(swap.is_valid and not cleaning.is_outdated)
+            _require(swap.is_valid and not cleaning.must_end)
             swap.settle()
             is_done = True
             yield CleaningStep(log.jobs.work)
@@ -340,7 +302,7 @@ class LogCleaner:
             else:
                 swap.undo()
 
-    def _advance(self, cleaning: _Cleaning) -> None:
+    def _advance(self, cleaning: Cleaning) -> None:
         """Advance the round step by step until a worker runs its next job or the round ends."""
         steps = cleaning.steps
         if steps is None:
@@ -358,7 +320,7 @@ class LogCleaner:
             if not self._hand_over(cleaning, job):
                 return
 
-    def _hand_over(self, cleaning: _Cleaning, job: DiskJob) -> bool:
+    def _hand_over(self, cleaning: Cleaning, job: DiskJob) -> bool:
         """Submit a job to a worker; the round continues afterwards. Returns whether the job has
         already run.
         """
@@ -382,7 +344,7 @@ class LogCleaner:
         is_inline = False
         return is_done
 
-    def _end(self, cleaning: _Cleaning, error: Exception | None) -> None:
+    def _end(self, cleaning: Cleaning, error: Exception | None) -> None:
         log = cleaning.log
         del self._running[log.topic_partition]
         self._give_back(cleaning)
@@ -401,7 +363,7 @@ class LogCleaner:
         if self._started:
             self._plan(0 if error is None else self._pause_ms)
 
-    def _give_back(self, cleaning: _Cleaning) -> None:
+    def _give_back(self, cleaning: Cleaning) -> None:
         if self._memory is not None:
             self._memory.drop(cleaning.kept_bytes)
             cleaning.kept_bytes = 0
@@ -472,13 +434,13 @@ def plan(log: LogState, now_ms: int) -> DirtyRange:
     )
 
 
-def _source(cleaning: _Cleaning, segment: Segment, *, start_offset: int = 0) -> Source:
+def _source(cleaning: Cleaning, segment: Segment, *, start_offset: int = 0) -> Source:
     """The part of a segment that a worker needs. Raises CleaningStopped if it is no longer in the
     log.
     """
     segments = cleaning.log.segments
     index = segments.floor_index(segment.base_offset)
-    _require(not cleaning.is_outdated and segments[index] is segment)
+    _require(not cleaning.must_end and segments[index] is segment)
     following = segments.end_offset(index, cleaning.log.log_end_offset)
     position = segment.offset_index.lookup(start_offset)[1] if start_offset else 0
     return Source(

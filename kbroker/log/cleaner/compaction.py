@@ -374,16 +374,17 @@ def index_batch(
     max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
 ) -> bool:
     """Add the keys of a batch of the dirty part to the map. Returns False if the map was full
-    before all keys were added: the map then ends before this batch. The keys of a batch that
-    decompresses to more than max_unpacked_bytes are not added, so earlier records of its keys stay.
+    before all keys were added: the map then ends before the first record whose key is missing, and
+    the next round begins there, within the batch, as in Kafka. A tombstone that was not indexed
+    must not count as clean: it would be removed after its horizon, while earlier records of its
+    key stay. The keys of a batch that decompresses to more than max_unpacked_bytes are not added,
+    so earlier records of its keys stay, and the batch stays too.
 
-    A batch that meets an empty map is always accepted, or a round could make no progress; those of
-    its keys for which there is no room are not added.
+    An empty map always takes one key, or a round could make no progress.
     """
     if header.is_control:
         transactions.on_control(header, batch)
     elif not transactions.on_data(header) and header.record_count:
-        is_first = not len(offsets)
         try:
             data = unpack_records(header, batch, max_unpacked_bytes)
             records = scan_records(data, header.record_count)
@@ -392,9 +393,8 @@ def index_batch(
         for _, _, _, _, _, delta, key in records:
             offset = header.base_offset + delta
             if key is not None and offset >= first_dirty_offset:
-                if offsets.is_full:
-                    if is_first:
-                        break
+                if offsets.is_full and len(offsets):
+                    offsets.latest_offset = max(offsets.latest_offset, offset - 1)
                     return False
                 offsets.put(key, offset)
     if header.last_offset >= first_dirty_offset:

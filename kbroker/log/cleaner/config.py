@@ -36,6 +36,13 @@ class CleanedLogs(Protocol):
     @property
     def directories(self) -> list[Path]: ...
     def directory_of(self, topic_partition: TopicPartition) -> Path | None: ...
+    def is_moving(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log is being copied to another directory. It is not cleaned then: the copy
+        would keep records that cleaning removed behind it, and get the tombstones that cleaning
+        has already counted. As in Kafka.
+        """
+        ...
+
     def directory_failed(self, error: LogDirectoryError) -> list[TopicPartition]: ...
 
 

@@ -1,7 +1,4 @@
-"""One partition of a `follower.Follower`, and what that core wants done, as values.
-
-Also here: where a log is cut that differs from its leader's (KIP-101, KIP-279).
-"""
+"""One partition of a `follower.Follower`, and what that core wants done, as values."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from kbroker.protocol.codecs.schema import Records
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.replication.followers.follower_session import PartitionKey, Position
-from kbroker.replication.leaders.replica_log import ReplicaLog
 from kbroker.replication.partition import Partition
 
 UNKNOWN: Final = -1
@@ -151,25 +147,3 @@ LogChange = AppendFetched | TruncateTo | StartOverAt
 """To be answered with `Follower.changed`, `change_refused` or `change_failed`."""
 
 Effect = SendFetch | SendListOffsets | LogChange | ReportFailed
-
-
-class Truncation(NamedTuple):
-    """Where a log is cut. is_complete: the logs agree then; otherwise the leader is asked again for
-    the epoch that is the last one then.
-    """
-
-    offset: int
-    is_complete: bool
-
-
-def truncation(log: ReplicaLog, leader_epoch: int, end_offset: int) -> Truncation:
-    """Where to cut a log so that it agrees with a leader whose largest epoch up to the one asked
-    for is leader_epoch, ending at end_offset (exclusive). KIP-101, KIP-279.
-    """
-    own_log_end = log.log_end_offset
-    own_epoch, own_end = log.leader_epochs.end_offset_for(leader_epoch, own_log_end)
-    if own_end >= 0 and own_epoch != leader_epoch:
-        return Truncation(min(own_end, own_log_end), is_complete=False)
-    if own_end >= 0:
-        end_offset = min(end_offset, own_end)
-    return Truncation(min(end_offset, own_log_end), is_complete=True)

@@ -25,6 +25,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from kbroker.replication.divergence import truncation
 from kbroker.replication.followers.followed_partition import (
     UNKNOWN,
     AppendFetched,
@@ -37,7 +38,6 @@ from kbroker.replication.followers.followed_partition import (
     SendListOffsets,
     StartOverAt,
     TruncateTo,
-    truncation,
 )
 from kbroker.replication.followers.follower_session import (
     FetchLimits,

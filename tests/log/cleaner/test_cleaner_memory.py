@@ -14,7 +14,7 @@ from kbroker.log.cleaner import round as cleaning_round
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.protocol.batches.compression import Compression
 from kbroker.server.network.memory_pool import MemoryPool
-from tests.log.cleaner.cleaning import FILLED_CLEAN, Bench, batch, filled, view
+from tests.log.cleaner.cleaning import DAY_MS, FILLED_CLEAN, Bench, batch, filled, view
 from tests.sim.offload import HeldOffload
 
 
@@ -89,6 +89,48 @@ def test_a_batch_with_more_keys_than_the_map_has_room_for(
     assert max(map(len, maps)) == 10, "not the batch decides how much memory there is"
     values = {key: value for _, key, value in view(bench)}
     assert values == {f"k{number}": "new" for number in range(50)} | {"end": "1"}
+    assert len(view(bench)) == 51
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_tombstones_of_a_batch_with_more_keys_than_the_map_stay_until_older_values_are_gone(
+    tmp_path: Path, compression: Compression
+) -> None:
+    """The batch is the first of its round: the next round begins within it."""
+    bench = Bench(tmp_path, properties={"log.cleaner.dedupe.buffer.size": "1700"})
+    bench.append(batch(*((f"k{number}", "old") for number in range(8))))
+    bench.roll()
+    bench.append(batch(("kept", "1")))
+    bench.clean()
+    bench.append(
+        batch(
+            *((f"x{number}", None) for number in range(20)),
+            *((f"k{number}", None) for number in range(8)),
+            compression=compression,
+        )
+    )
+    bench.roll()
+    for number in range(4):
+        bench.append(batch((f"f{number}", "1")))
+        bench.roll()
+        bench.append(batch((f"g{number}", "1")))
+        bench.clean()
+        if number == 0:  # the tombstones have their horizon, which has not passed
+            assert sum(value is None for _, _, value in view(bench)) == 28
+        assert "old" not in {value for _, _, value in view(bench)}
+        bench.timers.wall_jump_ms += 2 * DAY_MS
+    others = {f"{letter}{number}" for letter in "fg" for number in range(4)}
+    assert {key for _, key, _ in view(bench)} == others | {"kept"}
+
+
+def test_a_map_without_memory_takes_one_key_in_each_round(tmp_path: Path) -> None:
+    properties = {"log.cleaner.io.buffer.load.factor": "0"}
+    bench = filled(Bench(tmp_path, properties=properties))
+    assert bench.cleaner.config.map_bytes == 0
+    bench.clean()
+    for _ in range(20):
+        bench.cleaner.look()
+    assert view(bench) == FILLED_CLEAN
 
 
 def test_a_map_has_a_sure_share_of_the_memory_limit_and_more_if_there_is(tmp_path: Path) -> None:

@@ -189,3 +189,32 @@ def test_what_a_reader_holds_stays_valid_at_every_step(tmp_path: Path) -> None:
     bench.logs.delete_due_files(START_MS + DAY_MS)
     assert view(bench) == FILLED_CLEAN
     assert all(found.read() == data for found, data in slices)
+
+
+def test_a_move_that_begins_between_any_two_steps_ends_the_round(tmp_path: Path) -> None:
+    """From then on the log is not cleaned: the copy would keep what cleaning removes. Once the move
+    is over it is cleaned again.
+    """
+    for step in range(steps_of_a_round(tmp_path / "count")):
+        held = HeldOffload()
+        folders = [tmp_path / f"{step}-{number}" for number in range(2)]
+        properties = {"log.dirs": ",".join(map(str, folders))}
+        bench = filled(Bench(folders[0], offload=held, properties=properties))
+        target = next(path for path in folders if path != bench.logs.directory_of(TOPIC))
+        bench.clean()
+        for _ in range(step):
+            held.run_one()
+        assert bench.logs.moves.create_future(TOPIC, str(target))
+        before = view(bench)
+        while held.run_one():
+            pass
+        bench.clean()
+        assert not held.held and view(bench) == before, step
+        assert not bench.cleaner.uncleanable
+        assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
+        bench.logs.moves.drop_future(TOPIC)
+        bench.clean()
+        while held.run_one():
+            pass
+        assert view(bench) == FILLED_CLEAN
+        bench.stop()

@@ -11,13 +11,13 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
+from kbroker.replication.divergence import truncation
 from kbroker.replication.followers.followed_partition import (
     AppendFetched,
     FollowState,
     SendFetch,
     StartOverAt,
     TruncateTo,
-    truncation,
 )
 from kbroker.replication.followers.follower import (
     CHANGE_PATIENCE_MS,
