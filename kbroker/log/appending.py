@@ -30,6 +30,7 @@ from kbroker.log.state.log_state import LogState
 from kbroker.log.state.roll import RollDue
 from kbroker.log.state.rolling import begin_roll, roll_now
 from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import (
     AppendOrigin,
@@ -356,9 +357,10 @@ class AppendableLog(LogState):
         size, latest = len(checked.batches), checked.max_timestamp
         try:
             if segment.should_roll(size, checked.last_offset, latest, self.config, now_ms):
-                if may_wait and segment.size:
-                    return RollDue(begin_roll(self, now_ms, checked.base_offset), checked)
-                segment = roll_now(self, now_ms, checked.base_offset)
+                fits = checked.last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
+                if may_wait and segment.size and fits:
+                    return RollDue(begin_roll(self, now_ms, self.log_end_offset), checked)
+                segment = self._roll_for(checked, now_ms, fits=fits)
             epochs = self.leader_epochs
             for header in headers:
                 epoch = header.partition_leader_epoch
@@ -375,6 +377,20 @@ class AppendableLog(LogState):
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = now_ms
         return None
+
+    def _roll_for(self, checked: ValidatedBatches, now_ms: int, *, fits: bool) -> Segment:
+        """Make the new segment for these batches in this thread. It begins at the log end: after
+        records that compaction removed at the leader the batches may begin later, as in Kafka the
+        segment does, but until they are appended the log would end before its active segment.
+
+        fits: the batches fit into index entries from the log end on. If not, the log ends where
+        they begin from now on.
+        """
+        if fits:
+            return roll_now(self, now_ms, self.log_end_offset)
+        segment = roll_now(self, now_ms, checked.base_offset)
+        self.log_end_offset = self.producers.map_end_offset = segment.base_offset
+        return segment
 
     def _replay(
         self,
