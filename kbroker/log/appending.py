@@ -29,6 +29,7 @@ from kbroker.log.results import CHECK_DUE, Appended, CheckDue, Duplicate, FlushD
 from kbroker.log.state.log_state import LogState
 from kbroker.log.state.roll import RollDue
 from kbroker.log.state.rolling import begin_roll, roll_now
+from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.segment import Segment
@@ -347,7 +348,7 @@ class AppendableLog(LogState):
         may_wait: bool,
     ) -> RollDue | None:
         """Write batches into the active segment, then update epochs, producers and log_end_offset;
-        these updates cannot fail. markers: one per batch.
+        of these updates only that of the transaction index can fail. markers: one per batch.
 
         Returns RollDue, with nothing written, if they need a new segment and may wait for it.
         Raises LogDirectoryError, KafkaError for a damaged segment.
@@ -398,16 +399,22 @@ class AppendableLog(LogState):
         markers: Sequence[Marker | None],
         segment: Segment,
     ) -> None:
-        """Replay the batches into the producer state."""
+        """Replay batches that were written into the producer state. Raises LogDirectoryError, which
+        is no shortage.
+        """
         for number, header in enumerate(headers):
             if header.producer_id >= 0:
                 completed = replay_producer(self.producers, header, markers[number])
                 if completed is not None:
-                    end_transaction(self.producers, segment, completed)
+                    try:
+                        end_transaction(self.producers, segment, completed)
+                    except LogDirectoryError as error:
+                        make_lasting(error)  # the marker is in the segment
+                        raise
 
     def _fail(self, error: LogDirectoryError) -> None:
-        """Record the fault: nothing is appended after it. Except where a file could not be opened,
-        so that nothing was written.
+        """Record the fault: nothing is appended after it. Except where a file could not be opened
+        before anything was written.
         """
         if not error.is_shortage:
             self.failure = error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import (
     LogDirectoryError,
     create_file,
@@ -145,7 +146,8 @@ class Segment(IndexedSegment):
                     self._rolling_timestamp = max_timestamp
                 since += size
                 position += size
-        except LogDirectoryError:
+        except LogDirectoryError as error:
+            make_lasting(error)  # indexes and largest timestamp may be ahead of the file
             file.truncate(start)
             raise
         self.bytes_since_index_entry = since

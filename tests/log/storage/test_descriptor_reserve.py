@@ -1,5 +1,5 @@
 """A process without a free descriptor: log files take one from the reserve, and no directory goes
-offline.
+offline, unless a change was half done.
 """
 
 from __future__ import annotations
@@ -7,17 +7,20 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from kbroker.log.manager import LogManager
-from kbroker.log.storage import descriptor_reserve, files
+from kbroker.log.storage import descriptor_reserve, files, index
 from kbroker.log.storage.descriptor_reserve import DescriptorReserve
 from kbroker.log.storage.files import LogDirectoryError, LogFile
+from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition, random_uuid
 from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.control_records import build_end_transaction_marker
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
@@ -123,12 +126,18 @@ def test_brokers_of_a_process_share_the_larger_reserve() -> None:
     assert reserve.missing == 0 and not reserve.lend()
 
 
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[LogManager]:
-    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "data"), "node.id": "1"})
+def start(config: BrokerConfig) -> LogManager:
     manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
     manager.lock()
     manager.load(lambda topic: CONFIG)
+    return manager
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[LogManager]:
+    manager = start(
+        BrokerConfig.from_properties({"log.dirs": str(tmp_path / "data"), "node.id": "1"})
+    )
     yield manager
     manager.close()
 
@@ -157,6 +166,68 @@ def test_a_shortage_takes_neither_the_log_nor_its_directory_offline(
     assert [append(manager) for _ in range(20)] == list(range(1, 21))
     lines = [line for line in caplog.messages if "ulimit -n" in line]
     assert len(lines) == 1, "lines about it are throttled"
+
+
+def end_of_transaction(manager: LogManager) -> None:
+    """Append the abort marker of producer 7."""
+    marker = build_end_transaction_marker(
+        producer_id=7, producer_epoch=0, commit=False, coordinator_epoch=1, timestamp_ms=NOW_MS
+    )
+    append_as_leader(
+        manager.logs[PARTITION],
+        marker,
+        leader_epoch=0,
+        now_ms=NOW_MS,
+        origin=AppendOrigin.COORDINATOR,
+    )
+
+
+@pytest.mark.usefixtures("empty_reserve")
+def test_a_marker_whose_transaction_cannot_be_indexed_ends_the_log(
+    manager: LogManager, shortage: Shortage
+) -> None:
+    """The marker is in the file already: the next batch must not get its offset."""
+    log = manager.get_or_create(PARTITION, random_uuid(Random(2)), CONFIG)
+    batch = build_batch(
+        [(NOW_MS, b"key", b"value", [])],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    append_as_leader(log, batch, leader_epoch=0, now_ms=NOW_MS)
+    shortage.left = 1
+    with pytest.raises(LogDirectoryError) as caught:
+        end_of_transaction(manager)
+    with pytest.raises(LogDirectoryError):
+        append(manager)
+    assert manager.directory_failed(caught.value) == [PARTITION]
+    manager.close(clean=False)
+    again = start(manager.config)
+    found = again.logs[PARTITION]
+    assert (found.log_end_offset, found.first_unstable_offset) == (2, None)
+    assert len(found.segments.aborted_transactions(0, 2)) == 1
+    assert append(again) == 2
+    again.close()
+
+
+@pytest.mark.usefixtures("empty_reserve")
+def test_an_index_that_cannot_be_written_after_its_batch_ends_the_log(
+    manager: LogManager, shortage: Shortage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "PENDING_LIMIT", 1)
+    config = replace(CONFIG, index_interval_bytes=0)
+    log = manager.get_or_create(PARTITION, random_uuid(Random(2)), config)
+    append(manager)
+    shortage.left = 1
+    with pytest.raises(LogDirectoryError) as caught:
+        append(manager)
+    assert log.failure is caught.value
+    assert manager.directory_failed(caught.value) == [PARTITION]
+    manager.close(clean=False)
+    again = start(manager.config)
+    assert append(again) == 1
+    again.close()
 
 
 @pytest.mark.usefixtures("empty_reserve")
