@@ -220,6 +220,13 @@ class Segment(IndexedSegment):
         self.largest_offset = self.base_offset - 1
         return self.offset_index.begin_trim(), self.time_index.begin_trim()
 
+    def cancel_closing(self) -> None:
+        """The roll failed, and changed nothing but the length of the index files: accept batches
+        again. The index entry that was added stays, which is valid in an active segment too.
+        """
+        self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
+        self.forget_limits()
+
     def end_closing(self, trims: tuple[IndexTrim, IndexTrim]) -> None:
         """Called after the trims have run."""
         self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
