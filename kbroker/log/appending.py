@@ -29,7 +29,9 @@ from kbroker.log.results import CHECK_DUE, Appended, CheckDue, Duplicate, FlushD
 from kbroker.log.state.log_state import LogState
 from kbroker.log.state.roll import RollDue
 from kbroker.log.state.rolling import begin_roll, roll_now
+from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.storage.index_entries import MAX_RELATIVE_OFFSET
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import (
     AppendOrigin,
@@ -346,7 +348,7 @@ class AppendableLog(LogState):
         may_wait: bool,
     ) -> RollDue | None:
         """Write batches into the active segment, then update epochs, producers and log_end_offset;
-        these updates cannot fail. markers: one per batch.
+        of these updates only that of the transaction index can fail. markers: one per batch.
 
         Returns RollDue, with nothing written, if they need a new segment and may wait for it.
         Raises LogDirectoryError, KafkaError for a damaged segment.
@@ -356,9 +358,10 @@ class AppendableLog(LogState):
         size, latest = len(checked.batches), checked.max_timestamp
         try:
             if segment.should_roll(size, checked.last_offset, latest, self.config, now_ms):
-                if may_wait and segment.size:
-                    return RollDue(begin_roll(self, now_ms, checked.base_offset), checked)
-                segment = roll_now(self, now_ms, checked.base_offset)
+                fits = checked.last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
+                if may_wait and segment.size and fits:
+                    return RollDue(begin_roll(self, now_ms, self.log_end_offset), checked)
+                segment = self._roll_for(checked, now_ms, fits=fits)
             epochs = self.leader_epochs
             for header in headers:
                 epoch = header.partition_leader_epoch
@@ -376,22 +379,42 @@ class AppendableLog(LogState):
             self.first_unflushed_ms = now_ms
         return None
 
+    def _roll_for(self, checked: ValidatedBatches, now_ms: int, *, fits: bool) -> Segment:
+        """Make the new segment for these batches in this thread. It begins at the log end: after
+        records that compaction removed at the leader the batches may begin later, as in Kafka the
+        segment does, but until they are appended the log would end before its active segment.
+
+        fits: the batches fit into index entries from the log end on. If not, the log ends where
+        they begin from now on.
+        """
+        if fits:
+            return roll_now(self, now_ms, self.log_end_offset)
+        segment = roll_now(self, now_ms, checked.base_offset)
+        self.log_end_offset = self.producers.map_end_offset = segment.base_offset
+        return segment
+
     def _replay(
         self,
         headers: Sequence[BatchHeader],
         markers: Sequence[Marker | None],
         segment: Segment,
     ) -> None:
-        """Replay the batches into the producer state."""
+        """Replay batches that were written into the producer state. Raises LogDirectoryError, which
+        is no shortage.
+        """
         for number, header in enumerate(headers):
             if header.producer_id >= 0:
                 completed = replay_producer(self.producers, header, markers[number])
                 if completed is not None:
-                    end_transaction(self.producers, segment, completed)
+                    try:
+                        end_transaction(self.producers, segment, completed)
+                    except LogDirectoryError as error:
+                        make_lasting(error)  # the marker is in the segment
+                        raise
 
     def _fail(self, error: LogDirectoryError) -> None:
-        """Record the fault: nothing is appended after it. Except where a file could not be opened,
-        so that nothing was written.
+        """Record the fault: nothing is appended after it. Except where a file could not be opened
+        before anything was written.
         """
         if not error.is_shortage:
             self.failure = error

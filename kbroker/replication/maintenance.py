@@ -205,10 +205,11 @@ class Maintenance:
 
         def renamed(failure: OSError | None) -> None:
             if isinstance(failure, LogDirectoryError):
-                log.failure = log.failure or failure
                 self._logs.directory_failed(failure)
-            else:
-                jobs.collect()
+                if not failure.is_shortage:  # then what is left of the queue is tried again
+                    log.failure = log.failure or failure
+                    return
+            jobs.collect()
 
         self._offload(jobs.work, renamed)
 

@@ -13,6 +13,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.storage import files, names
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import LogDirectoryError
+from kbroker.log.validator import validate_replicated
 from kbroker.model import StartupError, TopicPartition, random_uuid
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
@@ -42,6 +43,10 @@ def start(tmp_path: Path) -> Start:
         return manager
 
     return start_manager
+
+
+def batch_at(base_offset: int) -> bytearray:
+    return build_batch([(NOW_MS, b"key", bytes(20), [])], base_offset=base_offset)
 
 
 def fill(manager: LogManager, partition: TopicPartition, count: int = 20) -> None:
@@ -311,6 +316,26 @@ def test_a_damaged_log_is_offline_until_it_is_mended(
     fill(manager, A0)
     manager.close(clean=False)
     assert start().logs[A0].log_end_offset == 40  # a crash is a crash again
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_clean_stop_between_a_followers_roll_and_its_append(start: Start, is_made: bool) -> None:
+    """The batch begins after records that compaction removed at the leader."""
+    manager = start()
+    fill(manager, A0, 1)
+    log = manager.logs[A0]
+    while not log.segments.active.should_roll(100, log.log_end_offset, NOW_MS, log.config, NOW_MS):
+        log.append_as_follower(batch_at(log.log_end_offset), now_ms=NOW_MS)
+    end = log.log_end_offset
+    checked = validate_replicated(batch_at(end + 10), next_offset=end)
+    due = log.append_replicated(checked, now_ms=NOW_MS, may_wait=True)
+    assert due is not None
+    if is_made:
+        due.roll.work()
+    manager.close()
+    again = start()
+    assert not again.offline_partitions
+    assert again.logs[A0].log_end_offset == end
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -109,12 +109,19 @@ def test_a_full_index_rolls(open_log: OpenLog) -> None:
     ]
 
 
-def test_an_offset_too_far_from_the_base_rolls(open_log: OpenLog) -> None:
+@pytest.mark.parametrize(
+    ("offset", "base"),
+    [
+        pytest.param(2**31 + 5, 6, id="fits from the log end on"),
+        pytest.param(2**31 + 6, 2**31 + 6, id="does not"),
+    ],
+)
+def test_an_offset_too_far_from_the_base_rolls(open_log: OpenLog, offset: int, base: int) -> None:
     log = open_log(LogConfig())
     log.append_as_follower(batch_of(base_offset=5), now_ms=NOW_MS)
-    log.append_as_follower(batch_of(base_offset=2**31 + 5), now_ms=NOW_MS)
-    assert log.segments.base_offsets == [0, 2**31 + 5]
-    assert offsets_of(log.read(6, max_bytes=1000).records) == [2**31 + 5]
+    log.append_as_follower(batch_of(base_offset=offset), now_ms=NOW_MS)
+    assert log.segments.base_offsets == [0, base]
+    assert offsets_of(log.read(6, max_bytes=1000).records) == [offset]
 
 
 def test_jitter_spreads_the_roll(open_log: OpenLog) -> None:

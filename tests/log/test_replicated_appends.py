@@ -1,5 +1,5 @@
 """Which batches of a leader a log takes in one step, and that they leave what the general way of
-appending them leaves.
+appending them leaves; and where a new segment begins.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.roll import RollDue
 from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
-from kbroker.log.validator import validate_replicated
+from kbroker.log.storage.segment import Segment
+from kbroker.log.validator import AppendOrigin, validate_replicated
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import assign_offsets
 from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from tests.log.appends import append_as_leader
 from tests.log.first_branch import NOW_MS, open_log, what_is_left
 
 EPOCH = 4
@@ -222,3 +225,75 @@ def test_both_ways_leave_the_same(tmp_path: Path, seed: int) -> None:
         left.append(what_is_left(log, folder))
     assert left[0] == left[1]
     assert taken > 10_000
+
+
+# -- a new segment after records that compaction removed at the leader ----------------------------
+
+
+def roll_due_at_a_gap(log: PartitionLog) -> RollDue:
+    """A full segment, and the next batch begins 10 offsets after the log end."""
+    while not log.segments.active.should_roll(200, log.log_end_offset, NOW_MS, log.config, NOW_MS):
+        log.append_as_follower(batch_of(log.log_end_offset), now_ms=NOW_MS)
+    checked = validate_replicated(batch_of(log.log_end_offset + 10), next_offset=log.log_end_offset)
+    due = log.append_replicated(checked, now_ms=NOW_MS, may_wait=True)
+    assert due is not None
+    return due
+
+
+def test_a_postponed_roll_never_leaves_the_active_segment_behind_the_log_end(
+    log: PartitionLog,
+) -> None:
+    due = roll_due_at_a_gap(log)
+    end = log.log_end_offset
+    due.roll.work()
+    due.roll.end(None)
+    log.check()
+    assert log.append_replicated(due.checked, now_ms=NOW_MS, may_wait=True) is None
+    log.check()
+    assert (log.segments.base_offsets, log.log_end_offset) == ([0, end], end + 11)
+    assert log.read(end, max_bytes=1 << 20).records.read() == due.checked.batches  # type: ignore[union-attr]  # a file range
+
+
+def test_another_leader_has_the_record_that_compaction_removed(log: PartitionLog) -> None:
+    """It leads before the batch for which the segment was made is appended."""
+    due = roll_due_at_a_gap(log)
+    end = log.log_end_offset
+    due.roll.work()
+    due.roll.end(None)
+    data = batch_of(end, epoch=EPOCH + 1)
+    log.append_as_follower(data, now_ms=NOW_MS)
+    log.check()
+    assert (log.segments.base_offsets, log.log_end_offset) == ([0, end], end + 1)
+    assert log.read(end, max_bytes=1 << 20).records.read() == bytes(data)  # type: ignore[union-attr]  # a file range
+
+
+def test_this_replica_leads_before_the_roll_has_run(log: PartitionLog) -> None:
+    """The append of a coordinator completes the roll."""
+    roll_due_at_a_gap(log)
+    end = log.log_end_offset
+    batch = build_batch([(NOW_MS, b"key", b"value", [])])
+    origin = AppendOrigin.COORDINATOR
+    appended = append_as_leader(log, batch, leader_epoch=EPOCH + 1, now_ms=NOW_MS, origin=origin)
+    log.check()
+    assert (appended.base_offset, log.segments.base_offsets) == (end, [0, end])
+
+
+def test_after_a_gap_that_no_index_entry_spans_the_segment_begins_at_the_batch(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log ends there then, even if the batch cannot be written yet."""
+    base = log.log_end_offset + (1 << 31)
+    checked = validate_replicated(batch_of(base), next_offset=log.log_end_offset)
+
+    def fail(*_: object) -> None:
+        raise LogDirectoryError(log.directory, "open", OSError(errno.EMFILE, "too many"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "append", fail)
+        with pytest.raises(LogDirectoryError):
+            log.append_replicated(checked, now_ms=NOW_MS, may_wait=True)
+    log.check()
+    assert (log.segments.base_offsets, log.log_end_offset) == ([0, base], base)
+    assert log.append_replicated(checked, now_ms=NOW_MS, may_wait=True) is None
+    log.check()
+    assert (log.segments.base_offsets, log.log_end_offset) == ([0, base], base + 1)

@@ -14,6 +14,7 @@ from kbroker.log.directories.checkpoints import OffsetCheckpoints
 from kbroker.log.directories.directory import remove_all
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state import leader_epochs
 from kbroker.log.state.flush import Flush
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition
@@ -198,6 +199,35 @@ def test_retired_files_get_their_names_in_the_thread(world: World, fails: bool) 
     assert bool(world.logs.offline_directories) == fails
     assert retired.exists() == fails
     assert fails or log.segments.deleted_files
+
+
+def test_retired_files_get_their_names_after_a_shortage_of_descriptors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader epochs, which are written before, found none."""
+    offload = waiting_for_the_disk(world, segment_ms="1000")
+    world.append(batches=batch(3))
+    world.timers.advance(2000)
+    world.append(batches=batch(2, timestamp=NOW_MS + 2000))
+    offload.run()
+    log = log_of(world)
+    log.on_high_watermark(log.log_end_offset)
+    log.delete_records_before(3)
+    retired = Path(log.segments.first.path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise LogDirectoryError(retired, "open", OSError(errno.EMFILE, "Too many open files"))
+
+    log.leader_epochs.assign(5, log.log_end_offset)
+    log.leader_epochs.pending(log.log_end_offset + 1)
+    world.replicas._maintenance.run_retention()
+    with monkeypatch.context() as patch:
+        patch.setattr(leader_epochs, "atomic_write", fail)
+        offload.run()
+    assert log.failure is None and not world.logs.offline_directories
+    assert retired.exists()
+    log.flush()
+    assert not retired.exists()
 
 
 def test_a_closed_segment_is_flushed_soon(world: World) -> None:

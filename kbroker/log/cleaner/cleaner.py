@@ -72,6 +72,7 @@ class LogCleaner:
         self._writing = Lock()
         self._waiting: TimerHandle | None = None
         self._started = False
+        self._is_short = False  # of descriptors: the next look begins the next round
 
     # -- start and stop ----------------------------------------------------------------------------
 
@@ -154,7 +155,8 @@ class LogCleaner:
         if not self._started:
             return
         self._plan(self._pause_ms)
-        while len(self._running) < self.config.threads:
+        self._is_short = False
+        while len(self._running) < self.config.threads and not self._is_short:
             found = self._filthiest(self._timers.now_ms())
             if found is None:
                 return
@@ -356,7 +358,9 @@ class LogCleaner:
             case _ if cleaning.is_outdated and error is not log.jobs.failure:
                 logger.debug("%s: cleaning stopped: %s", log.topic_partition, error)
             case LogDirectoryError():
-                log.failure = error
+                self._is_short = error.is_shortage  # the round is undone, and begun again later
+                if not error.is_shortage:
+                    log.failure = error
                 self._logs.directory_failed(error)
             case _:
                 self._give_up(log, error)

@@ -19,6 +19,7 @@ from kbroker.log.state.log_state import NOT_ON_DISK, LogState
 from kbroker.log.state.truncation import truncate_fully, truncate_to
 from kbroker.log.storage.checkpoint import Checkpoint
 from kbroker.log.storage.disk_jobs import WorkerJob
+from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import KafkaError
@@ -84,10 +85,10 @@ class Cut(WorkerJob):
 
     def run(self) -> None:
         """Truncate the files, and update the copy's epochs and producers to the new log end."""
-        for checkpoint in self._checkpoints:
-            checkpoint.write()
         worker = self._worker
         try:
+            for checkpoint in self._checkpoints:
+                checkpoint.write()
             if self._is_full:
                 truncate_fully(worker, self._offset, now_ms=self._now_ms)
             else:
@@ -96,6 +97,9 @@ class Cut(WorkerJob):
             self.failure = LogDirectoryError(
                 self.path, self.verb, OSError(errno.EIO, error.message)
             )
+        except LogDirectoryError as error:
+            make_lasting(error)  # the log's state is lowered already
+            raise
         worker.segments.release()
 
     def settle(self) -> None:

@@ -85,11 +85,15 @@ def flush_now(state: LogState, up_to: int) -> None:
     if state.closed or state.failure is not None:
         # a closed log may have been renamed, which is no fault of the disk
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.topic_partition} is closed")
+    flush: Flush | None = None
     try:
         flush = begin_flush(state, up_to)
         flush.sync()
     except LogDirectoryError as error:
-        # after a failed fsync the state of the disk is unknown: never retry it
-        state.failure = error
+        if not error.is_shortage:
+            # after a failed fsync the state of the disk is unknown: never retry it
+            state.failure = error
+        if flush is not None:
+            flush.finish(is_synced=False)
         raise
     flush.finish()

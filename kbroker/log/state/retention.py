@@ -123,7 +123,8 @@ def _remove_oldest(state: LogState, count: int, now_ms: int, why: str, defer: bo
         move_start(state, state.segments[count].base_offset)
         remove_segments(state, removed, now_ms=now_ms, defer=defer)
     except LogDirectoryError as error:
-        state.failure = error
+        if not error.is_shortage:  # then no segment was made, or renames are still queued
+            state.failure = error
         raise
     logger.info(
         "%s: deleted %d segments by %s; log start offset is %d",

@@ -2,20 +2,24 @@
 are created or change size.
 
 Nothing is appended while a roll is in progress. After a crash there is an empty last segment, or
-none. Neighbours: `rolling` begins rolls, at most one per log; `replication.preparation` lets a
-worker run them.
+none. A roll that fails for lack of descriptors leaves none, so that the log can go on without it.
+Neighbours: `rolling` begins rolls, at most one per log; `replication.preparation` lets a worker run
+them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.producer.snapshots import ProducerSnapshots
+from kbroker.log.storage import names
 from kbroker.log.storage.disk_jobs import DiskJobs, WorkerJob
-from kbroker.log.storage.files import LogDirectoryError, atomic_write
+from kbroker.log.storage.faults import make_lasting
+from kbroker.log.storage.files import LogDirectoryError, atomic_write, unlink
 from kbroker.log.storage.segment import Segment
 from kbroker.log.storage.segments import Segments
 from kbroker.log.validator import ValidatedBatches
@@ -82,10 +86,23 @@ class Roll(WorkerJob):
         """Trim the indexes of the old segment, create the files of the new one."""
         for trim in self._trims:
             trim.run()
-        new = self._create()
-        if self._snapshot is not None:
-            atomic_write(*self._snapshot, sync=False)
+        try:
+            new = self._create()
+            if self._snapshot is not None:
+                atomic_write(*self._snapshot, sync=False)
+        except LogDirectoryError as error:
+            if error.is_shortage:
+                self._remove_files()
+            raise
         self._new = new
+
+    def _remove_files(self) -> None:
+        """Remove what was created: batches that the old segment takes after all would be after the
+        base offset of an empty one.
+        """
+        for suffix in (names.TIME_INDEX, names.INDEX, names.LOG):
+            name = names.offset_name(self.base_offset, suffix)
+            unlink(os.path.join(self._segments.directory, name))
 
     def settle(self) -> None:
         """Add the new segment to the log, or set `failure`."""
@@ -95,6 +112,7 @@ class Roll(WorkerJob):
         try:
             self._active.end_closing(self._trims)
         except LogDirectoryError as error:
+            make_lasting(error)  # the files of the new segment exist
             self.fail(error)
             return
         if self._snapshots is not None:
@@ -104,6 +122,8 @@ class Roll(WorkerJob):
 
     def fail(self, error: LogDirectoryError) -> None:
         self.failure = error
+        if error.is_shortage:
+            self._active.cancel_closing()
         self._then(error)
 
 

@@ -23,7 +23,11 @@ def roll_now(state: LogState, now_ms: int, base_offset: int = 0) -> Segment:
     active = state.segments.active
     if active.base_offset != base_offset or active.size:
         roll = _prepare(state, now_ms, base_offset)
-        roll.run()  # not queued: need not wait for the renames of retired segments
+        try:
+            roll.run()  # not queued: need not wait for the renames of retired segments
+        except LogDirectoryError as error:
+            roll.fail(error)
+            raise
         roll.settle()
         if roll.failure is not None:
             raise roll.failure
@@ -77,7 +81,11 @@ def settle_jobs(state: LogState) -> None:
 def _rolled(state: LogState, has_snapshot: bool, new: Segment | LogDirectoryError) -> None:
     state.roll_under_way = None
     if isinstance(new, LogDirectoryError):
-        state.failure = state.failure or new
+        if new.is_shortage:
+            state.producers.map_end_offset = state.log_end_offset
+            state.changes.changed()  # the files that were removed again
+        else:
+            state.failure = state.failure or new
         return
     if has_snapshot:
         state.last_snapshot_offset = new.base_offset

@@ -9,6 +9,7 @@ from kbroker.log.state.flushing import limit_flushes
 from kbroker.log.state.log_state import NOT_ON_DISK, LogState
 from kbroker.log.state.producers import rebuild_producers
 from kbroker.log.state.rolling import settle_roll
+from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import (
     LogDirectoryError,
     LogFile,
@@ -89,6 +90,7 @@ def truncate_to(state: LogState, offset: int, *, now_ms: int) -> bool:
         begin = max(min(state.log_start_offset, offset), state.segments.first.base_offset)
         _move_end(state, offset, begin, now_ms)
     except LogDirectoryError as error:
+        make_lasting(error)
         state.failure = error
         raise
     return True
@@ -97,8 +99,8 @@ def truncate_to(state: LogState, offset: int, *, now_ms: int) -> bool:
 def truncate_fully(state: LogState, offset: int, *, now_ms: int) -> None:
     """Delete all records; the empty log starts at offset. Blocks. Raises LogDirectoryError."""
     logger.info("%s: truncated fully; log start offset is %d", state.topic_partition, offset)
+    settle_roll(state)
     try:
-        settle_roll(state)
         remove_segments(state, list(state.segments)[::-1], now_ms=now_ms)
         state.segments.create_active(offset, config=state.config, now_ms=now_ms)
         state.leader_epochs.clear()
@@ -107,6 +109,7 @@ def truncate_fully(state: LogState, offset: int, *, now_ms: int) -> None:
             state.snapshots.delete(snapshot)
         _move_end(state, offset, offset, now_ms)
     except LogDirectoryError as error:
+        make_lasting(error)
         state.failure = error
         raise
 

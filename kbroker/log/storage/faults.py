@@ -1,15 +1,19 @@
-"""Reports unexpected errors of work on many logs: an error of one log does not stop the others.
+"""Which faults of one log concern others.
 
-Retention, flushing, compaction and the like catch the error of one log, report it here, and
+`FaultReports` reports unexpected errors of work on many logs: an error of one log does not stop the
+others. Retention, flushing, compaction and the like catch the error of one log, report it here, and
 continue with the next log. Two kinds of errors are not handled so: a disk fault (`manager` takes
-the directory offline), and a broken invariant, which stops the broker.
+the directory offline), and a broken invariant, which stops the broker. `make_lasting` makes a disk
+fault of a lack of descriptors that came too late to try again.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import Final
 
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -50,3 +54,11 @@ class FaultReports:
         name = str(owner)
         for key in [each for each in self._reported if each[0] == name]:
             del self._reported[key]
+
+
+def make_lasting(error: LogDirectoryError) -> None:
+    """The fault came in the middle of a change, so that a retry would find the change half done:
+    also for a shortage of descriptors the directory goes offline, and a start repairs the log.
+    """
+    if error.is_shortage:
+        error.errno = errno.EIO

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import (
     LogDirectoryError,
     create_file,
@@ -145,7 +146,8 @@ class Segment(IndexedSegment):
                     self._rolling_timestamp = max_timestamp
                 since += size
                 position += size
-        except LogDirectoryError:
+        except LogDirectoryError as error:
+            make_lasting(error)  # indexes and largest timestamp may be ahead of the file
             file.truncate(start)
             raise
         self.bytes_since_index_entry = since
@@ -217,6 +219,13 @@ class Segment(IndexedSegment):
         self._add_last_time_entry()
         self.largest_offset = self.base_offset - 1
         return self.offset_index.begin_trim(), self.time_index.begin_trim()
+
+    def cancel_closing(self) -> None:
+        """The roll failed, and changed nothing but the length of the index files: accept batches
+        again. The index entry that was added stays, which is valid in an active segment too.
+        """
+        self.largest_offset = self.base_offset + MAX_RELATIVE_OFFSET
+        self.forget_limits()
 
     def end_closing(self, trims: tuple[IndexTrim, IndexTrim]) -> None:
         """Called after the trims have run."""

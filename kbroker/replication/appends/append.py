@@ -174,6 +174,8 @@ class Appender:
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         if isinstance(ready, Refused):
             return _refused(partition, log, ready)
+        if isinstance(ready, LogDirectoryError):
+            return self._disk_failed(partition, ready)
         request = request.at(self._timers.now_ms())
         epoch = partition.leader_epoch
         outcome: Appended | FlushDue | Refused | Postponed

@@ -24,6 +24,7 @@ from kbroker.log.append_request import AppendRequest
 from kbroker.log.appending import Postponed, check_batches
 from kbroker.log.results import Refused
 from kbroker.log.state.roll import RollDue
+from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.validator import MAX_RECORD_ERRORS, RECORD_ERROR_BYTES, ValidatedBatches
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import ClosableOffload, Memory, Timers, UnlimitedMemory
@@ -39,10 +40,11 @@ APPEND_TURN_BYTES: Final = 4 << 20
 """Bytes of a queue that one turn of the loop appends; the rest has further turns."""
 
 
-Ready = ValidatedBatches | Refused | bytearray | memoryview
+Ready = ValidatedBatches | Refused | LogDirectoryError | bytearray | memoryview
 Append = Callable[[Ready], Postponed | None]
-"""Called on the loop in its turn: with the checked batches, with why they are refused, or with the
-bytes themselves, still to be checked. Returns why it has to be called once more.
+"""Called on the loop in its turn: with the checked batches, with why they are refused, with why
+their segment was not made, or with the bytes themselves, still to be checked. Returns why it has to
+be called once more.
 """
 
 
@@ -196,6 +198,8 @@ class Preparation:
 
             def made(failure: OSError | None) -> None:
                 roll.end(failure)
+                if roll.failure is not None:
+                    job.ready = roll.failure  # not tried again: a lack of descriptors may last
                 self._begin(key, queue)
 
             self._roll_in(roll.work, made)

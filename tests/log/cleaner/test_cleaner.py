@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from kbroker.log.cleaner import cleaner as cleaner_module
 from kbroker.log.cleaner import compaction as compaction_module
-from kbroker.log.storage import files
+from kbroker.log.storage import descriptor_reserve, files
+from kbroker.log.storage.descriptor_reserve import DescriptorReserve
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_header import iter_batches
@@ -65,6 +67,31 @@ def test_every_offset_can_still_be_asked_for(bench: Bench) -> None:
             if record.offset >= offset
         )
         assert first == next(kept for kept, _, _ in FILLED_CLEAN if kept >= offset)
+
+
+def test_a_round_without_descriptors_is_begun_again_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(bench)
+    say_flushed(bench.log)
+    before = bench.names()
+    opened = files._open
+
+    def fail(path: str, flags: int) -> int:
+        if path.endswith(".cleaned"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(descriptor_reserve, "RESERVE", DescriptorReserve())
+        patch.setattr(files, "_open", fail)
+        bench.clean()
+    assert bench.log.failure is None and not bench.cleaner.uncleanable
+    assert not bench.logs.offline_directories
+    assert bench.names() == before
+    bench.append(batch(("e", "3")))
+    bench.clean()
+    assert view(bench) == [*FILLED_CLEAN, (10, "e", "3")]
 
 
 def test_tombstones_go_when_their_horizon_has_passed(bench: Bench) -> None:

@@ -302,6 +302,25 @@ def test_a_disk_that_fails_during_a_roll(
     assert KEY in world.logs.offline_partitions
 
 
+def test_a_roll_without_descriptors_is_tried_again_for_the_next_batch(
+    world: World, rolling: HeldOffload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str, size: int = 0) -> None:
+        raise LogDirectoryError(path, "create", OSError(errno.EMFILE, "Too many open files"))
+
+    answers = [world.append(batches=middling()) for _ in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.log.storage.segment.create_file", fail)
+        rolling.run()
+        assert value(answers[0]).error is ErrorCode.KAFKA_STORAGE_ERROR
+        rolling.run()
+        assert value(answers[1]).error is ErrorCode.KAFKA_STORAGE_ERROR
+    rolling.run()
+    assert value(answers[2]).base_offset == 2
+    assert segments(world) == [0, 2]
+    assert not world.logs.offline_directories and not rolling.held
+
+
 def test_the_end_of_the_broker_during_a_roll(world: World, rolling: HeldOffload) -> None:
     answers = [world.append(batches=middling()) for _ in range(2)]
     world.replicas.close()
