@@ -55,9 +55,9 @@ class _Rate:
 
 
 class ConnectionRates:
-    """Of one node. broker_rate: `max.connection.creation.rate`. protected_listener: that of brokers
-    among themselves, unless it is the only one; the rate of the node does not hold there.
-    by_listener: the rates of single listeners, which hold beside it.
+    """Of the listeners of one role. broker_rate: `max.connection.creation.rate`.
+    protected_listener: that of brokers among themselves, unless it is the only one; broker_rate
+    does not hold there. by_listener: the rates of single listeners, which hold beside it.
     """
 
     __slots__ = (
@@ -86,12 +86,11 @@ class ConnectionRates:
         self._broker: _Rate | None = None
         self._by_listener: Mapping[str, int] = {}
         self._listeners: dict[str, _Rate] = {}
-        self._protected_listener = protected_listener
         self._free_from_ms: dict[str, int] = {}
         self._default_rate: float | None = None
         self._by_address: dict[str, float] = {}
         self._addresses: dict[str, _Rate] = {}
-        self.change_rates(broker_rate, by_listener or {})
+        self.change_rates(broker_rate, by_listener or {}, protected_listener=protected_listener)
 
     @property
     def is_limited(self) -> bool:
@@ -103,9 +102,16 @@ class ConnectionRates:
             or bool(self._by_address)
         )
 
-    def change_rates(self, broker_rate: int, by_listener: Mapping[str, int]) -> None:
+    def change_rates(
+        self,
+        broker_rate: int,
+        by_listener: Mapping[str, int],
+        *,
+        protected_listener: str | None = None,
+    ) -> None:
         """Other rates of the node and its listeners; what was counted so far counts on."""
         self._broker_rate = broker_rate
+        self._protected_listener = protected_listener
         if broker_rate == UNLIMITED:
             self._broker = None
         elif self._broker is None:
