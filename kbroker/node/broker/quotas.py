@@ -35,6 +35,7 @@ def connection_rates(config: BrokerConfig) -> ConnectionRates:
         broker_rate=config.get_int(CREATION_RATE),
         protected_listener=protected_listener(config),
         by_listener=limits_by_listener(config, CREATION_RATE),
+        backlog=config.get_int("socket.listen.backlog.size"),
     )
 
 

@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
             if throttle.is_refused:
                 self._hold_refused(throttle.delay_ms)
                 return
-        refusal = shared.admit(self._host, self._listener_name)
+        refusal = throttle.refusal or shared.admit(self._host, self._listener_name)
         if refusal is not None:
             self._closing = True
             shared.refused.log(
