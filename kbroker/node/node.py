@@ -238,7 +238,7 @@ class Broker:
         log.loader.on_image(self.dynamic.on_image)
         self.dynamic.follow(lambda _, now: servers.reconfigure(now))
         self.dynamic.follow(lambda _, now: logs.reconfigure(now))
-        follow_connection_rates(servers.rates, log.loader)
+        follow_connection_rates([each.rates for each in servers.quotas], log.loader)
 
     async def _start_broker(
         self,
@@ -298,7 +298,7 @@ class Broker:
         knows the leader.
         """
         dispatcher = controllers.of_listeners()
-        shared = servers.shared(dispatcher)
+        shared = servers.shared(dispatcher, servers.controller_quotas)
         enforce_client_quotas(controllers.services, self.metadata, dispatcher, shared)
         if self._monitoring is not None:
             self._monitoring.add_listeners(dispatcher, shared)
@@ -311,6 +311,7 @@ class Broker:
         )
         shared = servers.shared(
             dispatcher,
+            servers.broker_quotas,
             on_storage_error=self.services.replicas.logs.directory_failed,
             on_lost=self.services.disconnected,
         )

@@ -13,7 +13,7 @@ from typing import Final
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.image import Endpoint
 from kbroker.model import InvariantError, StartupError
-from kbroker.node.broker.quotas import connection_rates
+from kbroker.node.connection_quotas import ConnectionQuotas
 from kbroker.node.loop.stall_probe import StallProbe
 from kbroker.node.resources import NodeResources
 from kbroker.ports import Timers
@@ -23,17 +23,12 @@ from kbroker.server.network.connection_shared import (
     RequestDispatcher,
 )
 from kbroker.server.network.descriptors import descriptor_budget
-from kbroker.server.network.limits import ConnectionLimits, PipelineBudget, resolve_overrides
+from kbroker.server.network.limits import PipelineBudget, resolve_overrides
 from kbroker.server.network.listener import BoundListener, ListenerServer, advertised_host
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.sections.listeners import SECURITY_PROTOCOLS, Listener
-from kbroker.settings.views.network import (
-    CREATION_RATE,
-    MAX_CONNECTIONS,
-    NetworkConfig,
-    limits_by_listener,
-)
+from kbroker.settings.views.network import NetworkConfig
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +47,9 @@ def _ignore(value: object) -> None:
 
 
 class NodeServers:
-    """The listeners of one node. The limits on connections, requests, descriptors and memory apply
-    to all of them together. budget: for requests in progress. rates: of new connections. on_fatal:
-    called for a broken invariant. Loop thread only.
+    """The listeners of one node. The limits on requests, descriptors and memory apply to all of
+    them together; those on connections (`quotas`) to the broker's and to the controllers' apart.
+    budget: for requests in progress. on_fatal: called for a broken invariant. Loop thread only.
     """
 
     def __init__(
@@ -76,13 +71,10 @@ class NodeServers:
         self._stalls = stalls
         self._on_fatal = on_fatal
         self._shared: list[ConnectionShared] = []
-        self._limits = ConnectionLimits(
-            network.max_connections,
-            network.max_connections_per_ip,
-            resolve_overrides(network.max_connections_per_ip_overrides),
-            by_listener=limits_by_listener(config, MAX_CONNECTIONS),
-        )
-        self.rates = connection_rates(config)
+        overrides = resolve_overrides(network.max_connections_per_ip_overrides)
+        self.broker_quotas = ConnectionQuotas(config, overrides)
+        self.controller_quotas = ConnectionQuotas(config, overrides)
+        self.quotas = (self.broker_quotas, self.controller_quotas)
         self.budget = PipelineBudget(network.queued_max_requests)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._listeners: list[ListenerServer] = []
@@ -109,16 +101,9 @@ class NodeServers:
         listeners of a broker.
         """
         before, self._network = self._network, NetworkConfig.from_broker(config)
-        network = self._network
-        self._limits.change(
-            network.max_connections,
-            network.max_connections_per_ip,
-            limits_by_listener(config, MAX_CONNECTIONS),
-        )
-        self.rates.change_rates(
-            config.get_int(CREATION_RATE), limits_by_listener(config, CREATION_RATE)
-        )
-        overrides = network.max_connections_per_ip_overrides
+        for quotas in self.quotas:
+            quotas.reconfigure(config)
+        overrides = self._network.max_connections_per_ip_overrides
         if overrides != before.max_connections_per_ip_overrides:
             self._resources.workers.submit(
                 self._resolve_overrides, asyncio.get_running_loop(), overrides
@@ -141,7 +126,8 @@ class NodeServers:
 
     def _use_overrides(self, wanted: Mapping[str, int], resolved: Mapping[str, int]) -> None:
         if wanted == self._network.max_connections_per_ip_overrides:  # not changed meanwhile
-            self._limits.change_overrides(resolved)
+            for quotas in self.quotas:
+                quotas.limits.change_overrides(resolved)
 
     def _bind(self, listener: Listener) -> ListenerServer:
         network = self._network
@@ -189,18 +175,21 @@ class NodeServers:
     def shared(
         self,
         dispatcher: RequestDispatcher,
+        quotas: ConnectionQuotas,
         *,
         on_storage_error: Callable[[LogDirectoryError], object] = _ignore,
         on_lost: Callable[[str], None] = _ignore,
     ) -> ConnectionShared:
-        """The shared state of the connections of one type of listener; see `ConnectionShared`."""
+        """The shared state of the connections of one type of listener; see `ConnectionShared`.
+        quotas: `broker_quotas` or `controller_quotas`.
+        """
         network = self._network
         shared = ConnectionShared(
             loop=asyncio.get_running_loop(),
             dispatcher=dispatcher,
             timers=self._timers,
-            limits=self._limits,
-            rates=self.rates,
+            limits=quotas.limits,
+            rates=quotas.rates,
             budget=self.budget,
             max_frame_bytes=network.max_frame_bytes,
             max_list_bytes=network.max_list_bytes,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.log_lines import shown
+from kbroker.settings import rules
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.listener_keys import (
     LIMIT_KEYS,
@@ -27,6 +28,7 @@ from kbroker.settings.listener_keys import (
 from kbroker.settings.tables.keys import CLUSTER, READ_ONLY, ConfigError, ConfigKey, parse
 from kbroker.settings.tables.served import OWN_KEYS, QUIET_KEYS, SERVED_KEYS
 from kbroker.settings.tables.table import BROKER_KEYS, DYNAMIC_ONLY_KEYS
+from kbroker.settings.tables.topic_table import TOPIC_BROKER_KEYS
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,15 @@ CLAMPED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
 bound.
 """
 
+
+_LOG_KEYS: Final = (
+    *(key for keys in TOPIC_BROKER_KEYS.values() for key in keys),
+    "cordoned.log.dirs",
+)
+"""The keys of Kafka's DynamicLogConfig: the broker's defaults of topics among them."""
+
+_AS_RETENTION: Final = -2
+"""The default of log.local.retention.*: as long, or as much, as log.retention.* says."""
 
 MAX_SETTINGS: Final = 250
 """The maximum number of settings of one resource: listeners may have any name, and each lookup of a
@@ -183,6 +194,7 @@ def check_altered(
     altered = current.with_dynamic(stored.replaced(values, of_broker=of_broker).merged)
     for name in POOL_KEYS:
         _check_pool(name, current.get_int(name), altered.get_int(name))
+    _check_local_retention(current, altered)
     _check_listeners(current, altered)
     _check_fixed_settings(current, altered)
 
@@ -207,6 +219,28 @@ def _check_pool(name: str, old: int, new: int) -> None:
     if new > old * 2:
         message += f"not be greater than double the current value {old}"
         raise ConfigError(name, str(new), message)
+
+
+def _check_local_retention(current: BrokerConfig, altered: BrokerConfig) -> None:
+    """With a change of any setting of logs Kafka's DynamicLogConfig checks these, with or without
+    tiered storage. It does not check them at start.
+    """
+    if all(current.get(name) == altered.get(name) for name in _LOG_KEYS):
+        return
+    for unit, retention in (
+        ("ms", rules.retention_ms(altered)),
+        ("bytes", altered.get_int("log.retention.bytes")),
+    ):
+        whole, name = f"log.retention.{unit}", f"log.local.retention.{unit}"
+        local = altered.get_int(name)
+        if retention < 0 or local == _AS_RETENTION:
+            continue
+        if local < 0:
+            message = f"Value must not be {local} as {whole} value is set as {retention}."
+            raise ConfigError(name, str(local), message)
+        if local > retention:
+            message = f"Value must not be more than {whole} property value: {retention}"
+            raise ConfigError(name, str(local), message)
 
 
 def _check_listeners(current: BrokerConfig, altered: BrokerConfig) -> None:

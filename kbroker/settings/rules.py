@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -32,6 +33,9 @@ def check(config: Settings) -> None:
     _check_times(config)
     _check_connections(config)
     _check_cordoned(config)
+    _check_cleaner(config)
+    for limit in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        _check_order(config, "replica.fetch.wait.max.ms", limit)
     for key in _CODEC_KEYS:
         if config.is_explicit(key) and not 0 <= (codec := config.get_int(key)) <= 4:
             raise _error(key, codec, "no such codec", _CODECS)
@@ -39,7 +43,6 @@ def check(config: Settings) -> None:
     if selector not in (None, RACK_AWARE, LEADER):
         reason = "no other class can be loaded here"
         raise _error("replica.selector.class", selector, reason, f"{RACK_AWARE} or {LEADER}")
-    _check_order(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
     segment_bytes = config.get_optional_int("internal.metadata.log.segment.bytes")
     if segment_bytes is not None and segment_bytes < LEAST_METADATA_SEGMENT_BYTES:
         reason = f"the metadata log needs segments of {LEAST_METADATA_SEGMENT_BYTES} bytes"
@@ -70,6 +73,12 @@ LEAST_METADATA_SEGMENT_BYTES = 8 * 1024 * 1024
 """The minimum of metadata.log.segment.bytes: a batch of metadata that does not fit would stop the
 node.
 """
+
+LEAST_DEDUPE_BYTES = 1024 * 1024
+"""A cleaner thread needs more of log.cleaner.dedupe.buffer.size."""
+
+_HOST_CHARACTERS = frozenset(string.ascii_letters + string.digits + "-%._:")
+"""Those of Kafka's Utils.validHostPattern."""
 
 LISTENER_KEYS = ("max.connections", "max.connection.creation.rate")
 """Keys that a listener can override: listener.name.<listener>.<key>."""
@@ -138,6 +147,25 @@ def _check_connections(config: Settings) -> None:
         reason = "it must be larger or equal to socket.request.max.bytes"
         raise _error("queued.max.request.bytes", queued, reason, allowed)
 
+    idle, delay = "connections.max.idle.ms", "connection.failed.authentication.delay.ms"
+    idle_ms, delay_ms = config.get_int(idle), config.get_int(delay)
+    if 0 <= idle_ms <= delay_ms:
+        reason = f"{idle} must be greater than {delay}"
+        if config.is_explicit(idle):
+            raise _error(idle, idle_ms, reason, f"{delay_ms + 1} up, or -1 for no limit")
+        raise _error(delay, delay_ms, reason, f"less than {idle_ms}")
+
+
+def _check_cleaner(config: Settings) -> None:
+    _check_order(config, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    size, threads = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+    count = max(config.get_int(threads), 1)
+    if config.get_int(size) // count <= LEAST_DEDUPE_BYTES:
+        reason = f"each of {count} {threads} needs more than {LEAST_DEDUPE_BYTES} bytes"
+        culprit = size if config.is_explicit(size) else threads
+        allowed = f"{size} of {(LEAST_DEDUPE_BYTES + 1) * count} up"
+        raise _error(culprit, config.get_int(culprit), reason, allowed)
+
 
 def _check_cordoned(config: Settings) -> None:
     name = "cordoned.log.dirs"
@@ -155,12 +183,14 @@ def _check_cordoned(config: Settings) -> None:
 
 def parse_per_ip_overrides(text: str) -> dict[str, int]:
     """`host:count,...` to a dict. Raises ConfigError."""
+    name = "max.connections.per.ip.overrides"
     counts: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = item.rpartition(":")
         if not colon or not count.strip().isdecimal():
-            name = "max.connections.per.ip.overrides"
             raise _error(name, text, f"cannot read {item}", "host:count,host:count")
+        if not _HOST_CHARACTERS.issuperset(host.strip().strip("[]")):
+            raise _error(name, text, f"invalid address {host}", "host:count,host:count")
         counts[host.strip().strip("[]")] = int(count)
     return counts
 

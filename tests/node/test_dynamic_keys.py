@@ -122,7 +122,7 @@ PROBES: Final[Mapping[str, tuple[Probe, Any]]] = {
     "max.connections.per.ip": (lambda one: limits(one)._max_per_host, 80),
     "max.connections.per.ip.overrides": (lambda one: limits(one)._overrides, {"127.0.0.1": 70}),
     "max.connection.creation.rate": (
-        lambda one: one._servers.rates._broker_rate,  # type: ignore[union-attr]  # it runs
+        lambda one: one._servers.broker_quotas.rates._broker_rate,  # type: ignore[union-attr]  # it runs
         600,
     ),
     "num.recovery.threads.per.data.dir": (
@@ -156,7 +156,7 @@ def cleaner(one: Broker) -> Any:
 
 def limits(one: Broker) -> Any:
     assert one._servers is not None
-    return one._servers._limits
+    return one._servers.broker_quotas.limits
 
 
 def logs(one: Broker) -> Any:
@@ -257,7 +257,9 @@ def test_a_listener_has_limits_of_its_own() -> None:
 
     def held(one: Broker) -> tuple[Any, Any]:
         assert one._servers is not None
-        return dict(limits(one)._max_by_listener), dict(one._servers.rates._by_listener)
+        return dict(limits(one)._max_by_listener), dict(
+            one._servers.broker_quotas.rates._by_listener
+        )
 
     with EmbeddedBroker() as one:
         assert alter(one, "", *settings) == (0, None)

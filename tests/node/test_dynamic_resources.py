@@ -210,7 +210,7 @@ def bound_of(kind: str) -> Probe:
 
 def address_rate(one: Broker) -> Any:
     assert one._servers is not None
-    return one._servers.rates._by_address["10.0.0.1"]
+    return one._servers.broker_quotas.rates._by_address["10.0.0.1"]
 
 
 QUOTA_PROBES: Final[Mapping[str, Probe]] = {

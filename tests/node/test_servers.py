@@ -22,6 +22,7 @@ from kbroker.server.requests import PendingResponse
 from kbroker.server.session import ApiVersionRange, Session
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.sections.listeners import Listener
+from tests.server.loopback import until
 
 BOTH = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
@@ -73,11 +74,13 @@ def test_each_type_is_opened_for_itself_with_its_own_dispatcher() -> None:
         clients, controllers = servers.bound
         config = BrokerConfig.from_properties(BOTH)
         of_controllers, of_clients = Silent(), Silent()
-        await servers.open(config.controller_listeners, servers.shared(of_controllers))
+        await servers.open(
+            config.controller_listeners, servers.shared(of_controllers, servers.controller_quotas)
+        )
         writers = [await ask(controllers.port)]
         with pytest.raises(OSError):
             await ask(clients.port)
-        await servers.open(config.listeners, servers.shared(of_clients))
+        await servers.open(config.listeners, servers.shared(of_clients, servers.broker_quotas))
         writers.append(await ask(clients.port))
         await of_controllers.heard.wait()
         await of_clients.heard.wait()
@@ -105,6 +108,57 @@ def with_listener(config: BrokerConfig, address: str) -> BrokerConfig:
     return config.with_dynamic({"listeners": listeners, MAP: protocols})
 
 
+CROWDED = {
+    "process.roles": "broker,controller",
+    "listeners": "EXTERNAL://127.0.0.1:0,INTERNAL://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+    "listener.security.protocol.map": "EXTERNAL:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "INTERNAL",
+    "controller.listener.names": "CONTROLLER",
+    "max.connections": "3",
+    "max.connection.creation.rate": "1000",
+}
+
+
+def test_clients_that_use_all_connections_cut_off_no_broker_and_no_quorum() -> None:
+    """As in Kafka a connection of a broker takes the place of the client that is idle longest."""
+
+    async def script() -> None:
+        servers, config = bound(CROWDED), BrokerConfig.from_properties(CROWDED)
+        ports = {listener.name: listener.port for listener in servers.bound}
+        await servers.open(
+            config.controller_listeners, servers.shared(Silent(), servers.controller_quotas)
+        )
+        await servers.open_clients(servers.shared(Silent(), servers.broker_quotas))
+        streams: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+        async def connect(listener: str) -> asyncio.StreamReader:
+            streams.append(await asyncio.open_connection("127.0.0.1", ports[listener]))
+            return streams[-1][0]
+
+        def names() -> list[str]:
+            return [connection.listener_name for connection in servers.connections]
+
+        clients = [await connect("EXTERNAL") for _ in range(3)]
+        await until(lambda: len(names()) == 3)
+        assert await (await connect("EXTERNAL")).read() == b""
+        await connect("CONTROLLER")
+        await until(lambda: names() == ["CONTROLLER", *["EXTERNAL"] * 3])
+        for used in (0, 2):
+            streams[used][1].write((10).to_bytes(4, "big") + bytes(10))
+        idle, *_ = await asyncio.gather(clients[1].read(), connect("INTERNAL"))
+        assert idle == b""
+        assert names() == ["CONTROLLER", "EXTERNAL", "EXTERNAL", "INTERNAL"]
+        for _ in range(3):
+            await connect("INTERNAL")
+        await until(lambda: names() == ["CONTROLLER", *["INTERNAL"] * 4])
+        servers.abort()
+        servers.close()
+        for _, writer in streams:
+            writer.close()
+
+    asyncio.run(script())
+
+
 async def changed(servers: NodeServers, config: BrokerConfig) -> dict[str, int]:
     """Ports by listener once the settings are in force."""
     servers.reconfigure(config)
@@ -116,7 +170,7 @@ async def changed(servers: NodeServers, config: BrokerConfig) -> dict[str, int]:
 def test_listeners_are_opened_and_closed_while_clients_are_served() -> None:
     async def script() -> None:
         servers, config, asked = bound(BOTH), BrokerConfig.from_properties(BOTH), Silent()
-        await servers.open_clients(servers.shared(asked))
+        await servers.open_clients(servers.shared(asked, servers.broker_quotas))
         before = {listener.name: listener.port for listener in servers.bound}
         ports = await changed(servers, with_listener(config, "127.0.0.1:0"))
         assert ports == {**before, "EXTRA": ports["EXTRA"]}
@@ -144,7 +198,7 @@ def test_listeners_are_opened_and_closed_while_clients_are_served() -> None:
 def test_a_listener_that_cannot_be_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def script() -> None:
         servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
-        await servers.open_clients(servers.shared(Silent()))
+        await servers.open_clients(servers.shared(Silent(), servers.broker_quotas))
         port = servers.bound[0].port
         ports = await changed(servers, with_listener(config, f"127.0.0.1:{port}"))
         assert set(ports) == {"PLAINTEXT", "CONTROLLER"}
@@ -170,7 +224,7 @@ def test_listeners_of_the_metadata_are_bound_before_they_are_open() -> None:
         with pytest.raises(OSError):
             await ask(port)
         asked = Silent()
-        await servers.open_clients(servers.shared(asked))
+        await servers.open_clients(servers.shared(asked, servers.broker_quotas))
         writer = await ask(port)
         await asked.heard.wait()
         assert asked.asked == ["EXTRA"]
@@ -184,7 +238,7 @@ def test_listeners_of_the_metadata_are_bound_before_they_are_open() -> None:
 def test_a_stop_ends_a_change_of_listeners() -> None:
     async def script() -> None:
         servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
-        await servers.open_clients(servers.shared(Silent()))
+        await servers.open_clients(servers.shared(Silent(), servers.broker_quotas))
         servers.reconfigure(with_listener(config, "127.0.0.1:0"))
         await asyncio.sleep(0)  # it waits for the thread that binds
         servers.close()
@@ -218,7 +272,7 @@ def test_a_listener_that_the_loop_did_not_take_over_is_closed(
 
     async def script() -> NodeServers:
         servers, config = bound(BOTH), BrokerConfig.from_properties(BOTH)
-        await servers.open_clients(servers.shared(Silent()))
+        await servers.open_clients(servers.shared(Silent(), servers.broker_quotas))
         monkeypatch.setattr(NodeServers, "_bind", bind_late)
         servers.reconfigure(with_listener(config, "127.0.0.1:0"))
         await asyncio.sleep(0)

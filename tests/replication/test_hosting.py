@@ -84,7 +84,7 @@ def test_the_high_watermarks_of_replicas_that_are_online(world: World) -> None:
 def test_members_that_lag_are_looked_for_with_pauses_whatever_the_lag(
     lag_ms: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path, replica_lag_time_max_ms=lag_ms)
+    world = World(tmp_path, replica_lag_time_max_ms=lag_ms, replica_fetch_wait_max_ms=lag_ms)
     looks: list[int] = []
     monkeypatch.setattr(Partition, "shrink_isr", lambda partition, now_ms: looks.append(now_ms))
     world.replicas.hosting.start_shrinking_isrs()

@@ -170,6 +170,17 @@ def test_copies_on_a_single_node_and_in_a_cluster(key: str) -> None:
         ("offsets.topic.compression.codec=9", "codec=9: no such codec; allowed: 0 (none), 1"),
         ("max.connections.per.ip=0", "max.connections.per.ip=0: 0 would allow no connections"),
         ("max.connections.per.ip.overrides=a", "overrides=a: cannot read a; allowed: host:count"),
+        ("max.connections.per.ip.overrides=a b:5", "=a b:5: invalid address a b; allowed: host:"),
+        ("connections.max.idle.ms=100", "=100: connections.max.idle.ms must be greater than"),
+        (
+            "connection.failed.authentication.delay.ms=600000",
+            "=600000: connections.max.idle.ms must",
+        ),
+        ("log.cleaner.dedupe.buffer.size=1048576", "=1048576: each of 1 log.cleaner.threads needs"),
+        ("log.cleaner.threads=128", "log.cleaner.threads=128: each of 128 log.cleaner.threads"),
+        ("replica.fetch.wait.max.ms=30001", "less than or equal to replica.socket.timeout.ms"),
+        ("replica.socket.timeout.ms=499", "less than or equal to replica.socket.timeout.ms"),
+        ("replica.lag.time.max.ms=499", "must be less than or equal to replica.lag.time.max.ms"),
         ("queued.max.request.bytes=5", "it must be larger or equal to socket.request.max.bytes"),
         ("group.consumer.heartbeat.interval.ms=60000", "must be less than or equal to"),
         ("group.coordinator.rebalance.protocols=consumer", "Disabling the 'classic' protocol"),
@@ -183,6 +194,22 @@ def test_mistakes(override: str, message: str) -> None:
     assert str(caught.value).startswith("--override ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "max.connections.per.ip.overrides=[::1]:5,host-1.example:6,fe80::1%eth0:7",
+        "connections.max.idle.ms=-1",
+        "connections.max.idle.ms=101",
+        "log.cleaner.dedupe.buffer.size=1048577",
+        "log.cleaner.threads=127",
+        "replica.fetch.wait.max.ms=30000",
+        "replica.lag.time.max.ms=500",
+    ],
+)
+def test_values_at_the_bounds_are_accepted(override: str) -> None:
+    BrokerConfig.load(None, [override])
 
 
 @pytest.mark.parametrize("kind", ["consumer", "share", "streams"])

@@ -79,12 +79,45 @@ def test_keys_are_altered_at_the_scope_that_kafka_allows(fact: dict[str, Any]) -
         pytest.param("max.connections.per.ip.overrides", "here", id="overrides"),
         pytest.param("num.io.threads", "17", id="too many threads"),
         pytest.param("log.cleaner.threads", "0", id="too few threads"),
+        pytest.param("log.cleaner.dedupe.buffer.size", "1048576", id="cleaner memory"),
+        pytest.param("max.connections.per.ip.overrides", "a b:5", id="address"),
+        pytest.param("log.local.retention.ms", "86400001", id="local time"),
+        pytest.param("log.local.retention.ms", "-1", id="local time without bound"),
     ],
 )
 def test_values_are_checked_as_in_the_file(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_altered(CONFIG, NOTHING, {name: value}, of_broker=True)
     assert "\n" not in str(refusal.value)
+
+
+LOCAL, RETENTION = "log.local.retention.bytes", "log.retention.bytes"
+
+
+@pytest.mark.parametrize(
+    ("of_file", "values", "message"),
+    [
+        ({}, {LOCAL: "51", RETENTION: "50"}, "more than log.retention.bytes property value: 50"),
+        ({}, {LOCAL: "-1", RETENTION: "50"}, "must not be -1 as log.retention.bytes value is set"),
+        ({LOCAL: "51"}, {RETENTION: "50"}, "must not be more than"),
+        ({LOCAL: "51", RETENTION: "50"}, {"log.cleanup.policy": "compact"}, "not be more than"),
+        ({LOCAL: "51", RETENTION: "50"}, {"max.connections": "5"}, None),
+        ({LOCAL: "51", RETENTION: "50"}, {RETENTION: "-1"}, None),
+        ({}, {LOCAL: "50", RETENTION: "50"}, None),
+        ({}, {LOCAL: "-1"}, None),
+        ({}, {RETENTION: "50"}, None),
+    ],
+)
+def test_local_retention_is_checked_with_changes_of_logs(
+    of_file: dict[str, str], values: dict[str, str], message: str | None
+) -> None:
+    """As Kafka does, whose start accepts them."""
+    config = BrokerConfig.from_properties({"node.id": "1", **of_file})
+    if message is None:
+        check_altered(config, NOTHING, values, of_broker=False)
+        return
+    with pytest.raises(ConfigError, match=message):
+        check_altered(config, NOTHING, values, of_broker=False)
 
 
 KEYSTORE = "listener.name.plaintext.ssl.keystore.location"

@@ -41,6 +41,7 @@ DELETE_SHARE = 0.01
 SETTINGS = {
     "broker.session.timeout.ms": "1000",
     "replica.lag.time.max.ms": "300",
+    "replica.fetch.wait.max.ms": "300",
     "replica.high.watermark.checkpoint.interval.ms": "300",
     "log.flush.offset.checkpoint.interval.ms": "1000",
     "log.flush.start.offset.checkpoint.interval.ms": "1000",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from kbroker.metadata.image import MetadataImage, QuotaEntity
@@ -15,7 +15,7 @@ from kbroker.server.quotas.connection_rates import ConnectionRates
 from kbroker.server.services import NodeServices
 from kbroker.server.throttling import ThrottlingDispatcher
 from kbroker.settings.broker import BrokerConfig
-from kbroker.settings.views.network import CREATION_RATE, limits_by_listener
+from kbroker.settings.views.network import CREATION_RATE, limits_by_listener, protected_listener
 
 S = TypeVar("S", bound=NodeServices)
 
@@ -29,13 +29,13 @@ def client_quotas(config: BrokerConfig) -> ClientQuotas:
 
 
 def connection_rates(config: BrokerConfig) -> ConnectionRates:
-    """The limits on the rate of new connections to this node."""
-    listeners = len(config.listeners) + len(config.controller_listeners)
+    """The limits on the rate of new connections to the listeners of one role of this node."""
     return ConnectionRates(
         _rate_window(config),
         broker_rate=config.get_int(CREATION_RATE),
-        protected_listener=config.inter_broker_listener_name if listeners > 1 else None,
+        protected_listener=protected_listener(config),
         by_listener=limits_by_listener(config, CREATION_RATE),
+        backlog=config.get_int("socket.listen.backlog.size"),
     )
 
 
@@ -72,13 +72,14 @@ def enforce_client_quotas(
     loader.on_image(follow)
 
 
-def follow_connection_rates(rates: ConnectionRates, loader: MetadataLoader) -> None:
+def follow_connection_rates(rates: Sequence[ConnectionRates], loader: MetadataLoader) -> None:
     """Apply the connection quotas of the metadata to addresses."""
 
     def follow(old: MetadataImage, new: MetadataImage) -> None:
         changed = _changed_quotas(old, new)
         if changed:
-            rates.change(changed)
+            for each in rates:
+                each.change(changed)
 
     loader.on_image(follow)
 

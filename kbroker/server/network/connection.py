@@ -110,10 +110,7 @@ class Connection(asyncio.BufferedProtocol):
             if throttle.is_refused:
                 self._hold_refused(throttle.delay_ms)
                 return
-        refusal = shared.limits.admit(self._host, self._listener_name)
-        if refusal is None and not shared.descriptors.take():
-            shared.limits.release(self._host, self._listener_name)
-            refusal = "no file descriptor is left for connections; raise ulimit -n"
+        refusal = throttle.refusal or shared.admit(self._host, self._listener_name)
         if refusal is not None:
             self._closing = True
             shared.refused.log(
@@ -215,6 +212,11 @@ class Connection(asyncio.BufferedProtocol):
     def buffered_bytes(self) -> int:
         """Memory of the receive buffer."""
         return self._buffer.held_bytes
+
+    @property
+    def idle_since(self) -> float | None:
+        """The loop's time of the last activity; None if the socket is being closed."""
+        return None if self._transport.is_closing() else self._last_active
 
     def sweep(self, now: float, max_idle_seconds: float) -> None:
         """Release unused memory; close a connection that is idle for too long. now: the loop's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ class OpenConnection(Protocol):
     def buffered_bytes(self) -> int: ...
     @property
     def listener_name(self) -> str: ...
+    @property
+    def idle_since(self) -> float | None: ...
     def sweep(self, now: float, max_idle_seconds: float) -> None: ...
     def give_back(self) -> None: ...
     def stop(self) -> None: ...
@@ -112,6 +115,36 @@ class ConnectionShared:
 
     def __post_init__(self) -> None:
         self.hang_ups = HangUpWatch(self.loop)
+
+    def admit(self, host: str, listener_name: str) -> str | None:
+        """Count a new connection and give it a descriptor. Returns the reason if it is refused."""
+        refusal = self.limits.admit(host, listener_name)
+        if refusal is None and not self.descriptors.take():
+            self.limits.release(host, listener_name)
+            refusal = "no file descriptor is left for connections; raise ulimit -n"
+        if refusal is None and listener_name == self.limits.protected_listener:
+            self._make_room(listener_name)
+        return refusal
+
+    def _make_room(self, protected: str) -> None:
+        """A connection of another broker has come: if there are more connections than
+        `max.connections`, close the one of the other listeners that is idle longest, as Kafka does.
+        """
+        if not self.limits.is_exceeded:
+            return
+        longest: OpenConnection | None = None
+        idle_since = math.inf
+        for connection in self.connections:
+            since = connection.idle_since
+            if since is not None and since < idle_since and connection.listener_name != protected:
+                longest, idle_since = connection, since
+        if longest is not None:
+            self.refused.log(
+                self.loop.time() * 1000,
+                "node %d: closed a connection on %s: max.connections exceeded by one on %s",
+                self.node_id, longest.listener_name, protected,
+            )  # fmt: skip
+            longest.abort()
 
     def close(self) -> None:
         """Called after the last connection was closed. Can be called more than once."""

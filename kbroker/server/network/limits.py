@@ -34,7 +34,9 @@ def resolve_overrides(
 
 class ConnectionLimits:
     """`max.connections`, `max.connections.per.ip` and its overrides (address -> limit), for all
-    listeners; by_listener: `listener.name.<listener>.max.connections`.
+    listeners of one role; by_listener: `listener.name.<listener>.max.connections`.
+    protected_listener: that of brokers among themselves, unless it is the only one. It accepts
+    connections beyond `max.connections`, at the cost of the other listeners.
     """
 
     __slots__ = (
@@ -45,6 +47,7 @@ class ConnectionLimits:
         "_max_per_host",
         "_overrides",
         "count",
+        "protected_listener",
     )
 
     def __init__(
@@ -54,15 +57,31 @@ class ConnectionLimits:
         overrides: Mapping[str, int] | None = None,
         *,
         by_listener: Mapping[str, int] | None = None,
+        protected_listener: str | None = None,
     ) -> None:
         self._by_host: dict[str, int] = {}
         self._by_listener: dict[str, int] = {}
         self._overrides: Mapping[str, int] = dict(overrides or {})
-        self.change(max_connections, max_per_host, by_listener or {})
+        self.change(
+            max_connections,
+            max_per_host,
+            by_listener or {},
+            protected_listener=protected_listener,
+        )
         self.count = 0
 
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether there are more connections than `max.connections`."""
+        return self.count > self._max_connections
+
     def change(
-        self, max_connections: int, max_per_host: int, by_listener: Mapping[str, int]
+        self,
+        max_connections: int,
+        max_per_host: int,
+        by_listener: Mapping[str, int],
+        *,
+        protected_listener: str | None = None,
     ) -> None:
         """Set the limits for new connections. Open ones are kept, even if they exceed the
         limits.
@@ -70,6 +89,7 @@ class ConnectionLimits:
         self._max_connections = max_connections
         self._max_per_host = max_per_host
         self._max_by_listener = dict(by_listener)
+        self.protected_listener = protected_listener
 
     def change_overrides(self, overrides: Mapping[str, int]) -> None:
         """Set the overrides for new connections, by address."""
@@ -79,7 +99,7 @@ class ConnectionLimits:
         """Count a new connection. If it exceeds a limit it is not counted, and the limit is
         returned.
         """
-        if self.count >= self._max_connections:
+        if self.count >= self._max_connections and listener != self.protected_listener:
             return f"max.connections={self._max_connections} reached"
         of_listener = self._by_listener.get(listener, 0)
         limit = self._max_by_listener.get(listener)

@@ -2,12 +2,15 @@
 of Kafka 4.3.1).
 
 Above the rate of the node, the acceptor of a listener pauses in Kafka, so later connections wait in
-the backlog. Here each connection is accepted and not read until that acceptor would have taken it.
+the backlog. Here each connection is accepted and not read until that acceptor would have taken it;
+of one listener so many wait as the backlog holds, and further ones are closed at once, uncounted.
+One that leaves while it waits keeps its turn, as in the backlog.
 A connection above the rate of its address is closed after the throttle time.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final, NamedTuple
@@ -25,14 +28,18 @@ MAX_ADDRESSES: Final = 10_000
 
 class ConnectionThrottle(NamedTuple):
     """What is done with a new connection. delay_ms: nothing is read for so long. is_refused: it is
-    closed after delay_ms.
+    closed after delay_ms. refusal: why it is closed at once.
     """
 
     delay_ms: int = 0
     is_refused: bool = False
+    refusal: str | None = None
 
 
 NOT_THROTTLED: Final = ConnectionThrottle()
+BACKLOG_FULL: Final = ConnectionThrottle(
+    refusal="max.connection.creation.rate exceeded, and socket.listen.backlog.size connections wait"
+)
 
 
 class _Rate:
@@ -55,21 +62,23 @@ class _Rate:
 
 
 class ConnectionRates:
-    """Of one node. broker_rate: `max.connection.creation.rate`. protected_listener: that of brokers
-    among themselves, unless it is the only one; the rate of the node does not hold there.
-    by_listener: the rates of single listeners, which hold beside it.
+    """Of the listeners of one role. broker_rate: `max.connection.creation.rate`.
+    protected_listener: that of brokers among themselves, unless it is the only one; broker_rate
+    does not hold there. by_listener: the rates of single listeners, which hold beside it. backlog:
+    connections of one listener that may wait, `socket.listen.backlog.size`.
     """
 
     __slots__ = (
         "_addresses",
+        "_backlog",
         "_broker",
         "_broker_rate",
         "_by_address",
         "_by_listener",
         "_default_rate",
-        "_free_from_ms",
         "_listeners",
         "_protected_listener",
+        "_waiting",
         "_window",
     )
 
@@ -80,18 +89,20 @@ class ConnectionRates:
         broker_rate: int = UNLIMITED,
         protected_listener: str | None = None,
         by_listener: Mapping[str, int] | None = None,
+        backlog: int = 50,
     ) -> None:
         self._window = window or QuotaWindow()
         self._broker_rate = UNLIMITED
         self._broker: _Rate | None = None
         self._by_listener: Mapping[str, int] = {}
         self._listeners: dict[str, _Rate] = {}
-        self._protected_listener = protected_listener
-        self._free_from_ms: dict[str, int] = {}
+        self._backlog = backlog
+        self._waiting: dict[str, deque[int]] = {}
+        """By listener: when each of its waiting connections counts as accepted, in order."""
         self._default_rate: float | None = None
         self._by_address: dict[str, float] = {}
         self._addresses: dict[str, _Rate] = {}
-        self.change_rates(broker_rate, by_listener or {})
+        self.change_rates(broker_rate, by_listener or {}, protected_listener=protected_listener)
 
     @property
     def is_limited(self) -> bool:
@@ -103,9 +114,18 @@ class ConnectionRates:
             or bool(self._by_address)
         )
 
-    def change_rates(self, broker_rate: int, by_listener: Mapping[str, int]) -> None:
+    def change_rates(
+        self,
+        broker_rate: int,
+        by_listener: Mapping[str, int],
+        *,
+        protected_listener: str | None = None,
+    ) -> None:
         """Other rates of the node and its listeners; what was counted so far counts on."""
+        if (broker_rate, by_listener) != (self._broker_rate, self._by_listener):
+            self._waiting.clear()  # new connections do not queue behind those of the old rates
         self._broker_rate = broker_rate
+        self._protected_listener = protected_listener
         if broker_rate == UNLIMITED:
             self._broker = None
         elif self._broker is None:
@@ -114,7 +134,6 @@ class ConnectionRates:
         self._listeners = {
             name: self._listeners.get(name) or _Rate(self._window) for name in by_listener
         }
-        self._free_from_ms.clear()
 
     def change(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """The quotas of these entities have changed (`MetadataImage.client_quotas`); an empty
@@ -139,17 +158,29 @@ class ConnectionRates:
         limits = [(broker, self._broker_rate), (own, self._by_listener.get(listener, UNLIMITED))]
         limited = [(rate, bound) for rate, bound in limits if rate is not None]
         accepted_ms = now_ms
+        waiting = self._waiting_on(listener, now_ms) if limited else None
+        if waiting:
+            if len(waiting) >= self._backlog:
+                return BACKLOG_FULL
+            accepted_ms = waiting[-1]
         if limited:
-            accepted_ms = max(now_ms, self._free_from_ms.get(listener, now_ms))
             accepted_ms += max(rate.charge(bound, accepted_ms) for rate, bound in limited)
         throttle_ms = self._charge_address(address, accepted_ms)
         if throttle_ms:
             for rate, _ in limited:
                 rate.take_back(accepted_ms)
             return ConnectionThrottle(accepted_ms - now_ms + throttle_ms, is_refused=True)
-        if limited:
-            self._free_from_ms[listener] = accepted_ms
-        return ConnectionThrottle(accepted_ms - now_ms) if accepted_ms > now_ms else NOT_THROTTLED
+        if waiting is None or accepted_ms <= now_ms:
+            return NOT_THROTTLED
+        waiting.append(accepted_ms)
+        return ConnectionThrottle(accepted_ms - now_ms)
+
+    def _waiting_on(self, listener: str, now_ms: int) -> deque[int]:
+        """When the connections of a listener that still wait count as accepted, in order."""
+        waiting = self._waiting.setdefault(listener, deque())
+        while waiting and waiting[0] <= now_ms:
+            waiting.popleft()
+        return waiting
 
     def _charge_address(self, address: str, now_ms: int) -> int:
         """The throttle time of an address, whose connection is not counted then."""

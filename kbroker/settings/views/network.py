@@ -93,6 +93,13 @@ class NetworkConfig(msgspec.Struct, frozen=True):
         )
 
 
+def protected_listener(config: BrokerConfig) -> str | None:
+    """The listener of brokers among themselves, to which `max.connections` and
+    `max.connection.creation.rate` do not apply; None if it is the broker's only listener.
+    """
+    return config.inter_broker_listener_name if len(config.listeners) > 1 else None
+
+
 def limits_by_listener(config: BrokerConfig, name: str) -> dict[str, int]:
     """`listener.name.<listener>.<name>` by listener, for those that have it. Raises ConfigError."""
     found: dict[str, int] = {}

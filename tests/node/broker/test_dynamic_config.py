@@ -223,7 +223,7 @@ def test_connections_are_limited_while_running(broker: EmbeddedBroker) -> None:
     servers = broker.call(lambda one: one._servers)
     assert servers is not None
     broker.call(lambda one: servers.reconfigure(static(max_connection_creation_rate="5")))
-    assert servers.rates.is_limited
+    assert all(quotas.rates.is_limited for quotas in servers.quotas)
 
 
 def test_a_listener_is_opened_while_running_and_registered_at_the_next_start(

@@ -235,12 +235,14 @@ def test_windows_and_rates_come_from_the_settings() -> None:
             "controller.quota.window.num": "7",
             "controller.quota.window.size.seconds": "3",
             "max.connection.creation.rate": "10",
+            "socket.listen.backlog.size": "7",
         }
     )
     quotas = client_quotas(config)
     assert quotas.produce.window == quotas.request.window == QuotaWindow(5, 2000)
     assert quotas.mutation.window == QuotaWindow(7, 3000)
     assert connection_rates(config).is_limited
+    assert connection_rates(config)._backlog == 7
     assert not connection_rates(BrokerConfig.from_properties({"node.id": "1"})).is_limited
 
 

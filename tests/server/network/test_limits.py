@@ -114,3 +114,18 @@ def test_limits_change_for_new_connections() -> None:
     assert limits.admit("a") == "max.connections.per.ip=2 reached"
     limits.change_overrides({"a": 5})
     assert limits.admit("a") is None
+
+
+def test_the_listener_of_brokers_accepts_beyond_max_connections() -> None:
+    limits = ConnectionLimits(1, 2, by_listener={"INTERNAL": 2}, protected_listener="INTERNAL")
+    assert limits.admit("a", "EXTERNAL") is None
+    assert not limits.is_exceeded
+    assert limits.admit("b", "INTERNAL") is None
+    assert limits.is_exceeded
+    assert limits.admit("c", "EXTERNAL") == "max.connections=1 reached"
+    assert limits.admit("b", "INTERNAL") is None
+    assert limits.admit("c", "INTERNAL") == "listener.name.internal.max.connections=2 reached"
+    limits.change(1, 2, {}, protected_listener="INTERNAL")
+    assert limits.admit("b", "INTERNAL") == "max.connections.per.ip=2 reached"
+    limits.change(1, 5, {})
+    assert limits.admit("c", "INTERNAL") == "max.connections=1 reached"

@@ -179,6 +179,24 @@ def test_a_connection_above_the_rate_of_its_address_is_closed_later(new_loop: Ne
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_connection_for_which_the_backlog_has_no_room_is_closed_at_once(
+    new_loop: NewLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with Loopback() as loopback:
+            shared = loopback.shared
+            shared.rates = ConnectionRates(QuotaWindow(2, 60_000), broker_rate=0, backlog=1)
+            waiting, refused = await loopback.connect(), await loopback.connect()
+            assert await refused.ended()
+            assert "socket.listen.backlog.size connections wait" in caplog.text
+            assert shared.limits.count == shared.descriptors.used == 1
+            await waiting.close()
+            await refused.close()
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
 def test_a_refused_connection_does_not_outlive_its_listener(new_loop: NewLoop) -> None:
     async def main() -> None:
         async with Loopback() as loopback:

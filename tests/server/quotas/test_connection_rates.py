@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.server.quotas import connection_rates as module
 from kbroker.server.quotas.connection_rates import (
+    BACKLOG_FULL,
     NOT_THROTTLED,
     ConnectionRates,
     ConnectionThrottle,
@@ -113,3 +114,44 @@ def test_rates_change_while_the_node_runs() -> None:
     made.change_rates(module.UNLIMITED, {})
     assert not made.is_limited
     assert made.admit("PLAINTEXT", HERE, NOW) == NOT_THROTTLED
+
+
+def test_a_burst_does_not_block_a_listener_for_longer_than_a_backlog() -> None:
+    made = ConnectionRates(broker_rate=10)
+    burst = [made.admit("PLAINTEXT", HERE, NOW + number) for number in range(3000)]
+    assert max(each.delay_ms for each in burst) < 15_000
+    assert sum(each != BACKLOG_FULL for each in burst) < 200
+    assert made.admit("PLAINTEXT", THERE, NOW + 20_000) == NOT_THROTTLED
+
+
+def test_the_turns_of_a_full_backlog_come_one_by_one() -> None:
+    made = ConnectionRates(broker_rate=10, backlog=2)
+    for _ in range(100):
+        assert made.admit("PLAINTEXT", HERE, NOW) == NOT_THROTTLED
+    first, second = (made.admit("PLAINTEXT", HERE, NOW).delay_ms for _ in range(2))
+    assert 0 < first < second
+    assert made.admit("PLAINTEXT", HERE, NOW + first - 1) == BACKLOG_FULL
+    assert made.admit("OTHER", HERE, NOW).delay_ms > 0, "each listener has its backlog"
+    third = made.admit("PLAINTEXT", HERE, NOW + first)
+    assert third.delay_ms > second - first
+    assert made.admit("PLAINTEXT", HERE, NOW + first) == BACKLOG_FULL
+
+
+def test_a_refused_connection_of_a_full_backlog_is_not_charged_to_its_address() -> None:
+    made = ConnectionRates(broker_rate=1, backlog=1)
+    made.change({(("ip", THERE),): {"connection_creation_rate": 1.0}})
+    for _ in range(30):
+        made.admit("PLAINTEXT", HERE, NOW)
+    assert [made.admit("PLAINTEXT", THERE, NOW) for _ in range(30)] == [BACKLOG_FULL] * 30
+    made.change_rates(module.UNLIMITED, {})
+    assert made.admit("PLAINTEXT", THERE, NOW) == NOT_THROTTLED
+
+
+def test_settings_that_change_no_rate_empty_no_backlog() -> None:
+    made = ConnectionRates(broker_rate=1, backlog=1)
+    for _ in range(30):
+        made.admit("PLAINTEXT", HERE, NOW)
+    made.change_rates(1, {})
+    assert made.admit("PLAINTEXT", HERE, NOW) == BACKLOG_FULL
+    made.change_rates(2, {})
+    assert made.admit("PLAINTEXT", HERE, NOW) != BACKLOG_FULL
