@@ -9,7 +9,7 @@ EndTxn in `ends`. This is a core: the runtime has time and the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -29,7 +29,7 @@ from kbroker.coordinator.transaction.epochs import (
     initialized,
     needs_producer_id,
 )
-from kbroker.coordinator.transaction.expiry import expired, timed_out
+from kbroker.coordinator.transaction.expiry import PeriodicCheck, has_expired, timed_out
 from kbroker.coordinator.transaction.markers import (
     ByLeader,
     MarkerResults,
@@ -106,7 +106,13 @@ class TransactionShard:
         self._deadlines = Deadlines()
         self._ends = Completions(self._deadlines, self._on_retry)
         self._timeouts = Deadline(self._on_timeouts)
-        self._expiry = Deadline(self._on_expiry)
+        self._expiry = PeriodicCheck(
+            self.transactions,
+            self._deadlines,
+            settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+            is_due=self._has_expired,
+            act=self._expire,
+        )
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -318,12 +324,12 @@ class TransactionShard:
         return CoordinatorResult(
             [TransactionRecord.of(after, self._log_version())],
             response,
-            on_written=partial(self._on_written, after.transactional_id),
+            on_written=partial(self._on_written, (after.transactional_id,)),
             on_completion=partial(self._on_completion, after),
         )
 
-    def _on_written(self, transactional_id: str, now_ms: int) -> Results:
-        self._in_flight.add(transactional_id)
+    def _on_written(self, transactional_ids: Sequence[str], now_ms: int) -> Results:
+        self._in_flight.update(transactional_ids)
         self._arm(now_ms)
         return []
 
@@ -420,9 +426,7 @@ class TransactionShard:
         if self._timeouts.at_ms is None:
             interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
             self._deadlines.set(self._timeouts, now_ms + interval_ms)
-        if self._expiry.at_ms is None:
-            interval_ms = settings.transaction_remove_expired_transaction_cleanup_interval_ms
-            self._deadlines.set(self._expiry, now_ms + interval_ms)
+        self._expiry.arm(now_ms)
 
     def _on_timeouts(self, now_ms: int) -> Results:
         """Abort the transactions that timed out; their producers are fenced."""
@@ -449,28 +453,28 @@ class TransactionShard:
             return []
         return [self._write(self._fenced(current, producer_id), None)]
 
-    def _on_expiry(self, now_ms: int) -> Results:
-        """Delete the ids that expired."""
+    def _has_expired(self, transaction: Transaction) -> bool:
+        if transaction.transactional_id in self._in_flight:
+            return False
         expiration_ms = self._settings.transactional_id_expiration_ms
-        results: list[CoordinatorResult[None]] = []
-        for transaction in expired(self.transactions.values(), self._wall_ms(), expiration_ms):
-            transactional_id = transaction.transactional_id
-            if transactional_id in self._in_flight:
-                continue
-            results.append(
-                CoordinatorResult(
-                    [transaction_tombstone(transactional_id)],
-                    None,
-                    on_written=partial(self._on_written, transactional_id),
-                    on_completion=partial(self._on_tombstone, transactional_id),
-                )
-            )
-        if self.transactions:
-            self._arm(now_ms)
-        return results
+        return has_expired(transaction, self._wall_ms(), expiration_ms)
 
-    def _on_tombstone(self, transactional_id: str, error: ErrorCode, now_ms: int) -> Results:
-        self._in_flight.discard(transactional_id)
+    def _expire(self, unused: Sequence[Transaction]) -> Results:
+        """Delete ids that expired, with one batch as in Kafka."""
+        transactional_ids = [transaction.transactional_id for transaction in unused]
+        return [
+            CoordinatorResult(
+                [transaction_tombstone(each) for each in transactional_ids],
+                None,
+                on_written=partial(self._on_written, transactional_ids),
+                on_completion=partial(self._on_tombstones, transactional_ids),
+            )
+        ]
+
+    def _on_tombstones(
+        self, transactional_ids: Sequence[str], error: ErrorCode, now_ms: int
+    ) -> Results:
+        self._in_flight.difference_update(transactional_ids)
         return []
 
 

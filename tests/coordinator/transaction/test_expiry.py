@@ -1,15 +1,26 @@
-"""Which transactions timed out, and which ids expired."""
+"""Which transactions timed out, which ids expired, and how many of them one turn of the loop acts
+on.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.transaction.expiry import expired, timed_out
-from kbroker.coordinator.transaction.records import Transaction
+from kbroker.coordinator.transaction.expiry import has_expired, timed_out
+from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
+from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.coordinator.transaction.state import AT_REST, TransactionState
+from kbroker.model import TopicPartition
+from kbroker.protocol.batches.batch_header import read_batch_header
+from kbroker.protocol.errors import ErrorCode
+from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 
 S = TransactionState
+LOG = TopicPartition(TRANSACTION_TOPIC, 0)
 START_MS = 1_000
+IDS = 1_100
+MOST_PER_TURN = 500
+WEEK_MS, HOUR_MS, MINUTE_MS = 7 * 86_400_000, 3_600_000, 60_000
 
 
 def transaction(state: TransactionState) -> Transaction:
@@ -32,5 +43,98 @@ def test_an_id_without_an_open_transaction_expires(
     state: TransactionState, age_ms: int, is_old: bool
 ) -> None:
     one = transaction(state)
-    found = list(expired([one], START_MS + age_ms, 7_000))
-    assert found == ([one] if is_old and state in AT_REST else [])
+    assert has_expired(one, START_MS + age_ms, 7_000) == (is_old and state in AT_REST)
+
+
+def add(world: TransactionWorld, transactional_id: str, state: TransactionState = S.EMPTY) -> None:
+    now_ms = world.timers.now_ms()
+    partitions = frozenset({OUT}) if state is S.ONGOING else frozenset()
+    one = Transaction(transactional_id, 9, 0, 5_000, state, partitions, now_ms, now_ms)
+    world.shard().replay(TransactionRecord.of(one, 1))
+
+
+def record_counts(world: TransactionWorld) -> list[int]:
+    """Of the batches of the log."""
+    return [read_batch_header(batch).record_count for batch in world.log.batches.get(LOG, [])]
+
+
+def written_per_turn(world: TransactionWorld, ms: int) -> list[list[int]]:
+    """The records of each batch that each turn of the loop writes during that time."""
+    turns = []
+    end_ms = world.timers.monotonic_ms() + ms
+    before = len(record_counts(world))
+    while world.timers.run_next(end_ms):
+        counts = record_counts(world)
+        if len(counts) > before:
+            turns.append(counts[before:])
+        before = len(counts)
+    return turns
+
+
+def test_many_ids_expire_in_turns_with_one_batch_each() -> None:
+    world = TransactionWorld()
+    for number in range(IDS):
+        add(world, f"id-{number}")
+    Client(world).init()
+    world.timers.wall_jump_ms += WEEK_MS
+    turns = written_per_turn(world, HOUR_MS + MINUTE_MS)
+    assert max(map(sum, turns)) <= MOST_PER_TURN
+    assert max(map(len, turns)) == 1
+    assert sum(map(sum, turns)) == IDS + 1
+    assert world.shard().transactions == {}
+
+
+def test_long_ids_expire_in_batches_that_are_small_enough() -> None:
+    world = TransactionWorld()
+    for number in range(40):
+        add(world, f"{number:032000d}")
+    Client(world).init()
+    world.timers.wall_jump_ms += WEEK_MS
+    written_per_turn(world, HOUR_MS + MINUTE_MS)
+    assert world.shard().transactions == {}
+    assert max(map(len, world.log.batches[LOG])) < 100_000
+
+
+def test_an_id_that_is_used_while_others_expire_stays() -> None:
+    world = TransactionWorld()
+    client = Client(world, transactional_id="used")
+    client.init()
+    for number in range(IDS):
+        add(world, f"id-{number}")
+    world.timers.wall_jump_ms += WEEK_MS
+    assert world.timers.run_next(world.timers.monotonic_ms() + 10_000)  # the check of timeouts
+    while len(world.shard().transactions) > IDS:
+        assert world.timers.run_next(world.timers.monotonic_ms() + HOUR_MS)
+    assert client.init() is ErrorCode.NONE
+    world.timers.advance(MINUTE_MS)
+    assert world.shard().transactions.keys() == {"used"}
+
+
+def test_ids_whose_tombstones_are_not_committed_are_busy() -> None:
+    world = TransactionWorld()
+    Client(world).init()
+    add(world, "a")
+    world.timers.wall_jump_ms += WEEK_MS
+    world.log.delayed = True
+    world.timers.advance(HOUR_MS)
+    assert world.shard().transactions == {}
+    assert record_counts(world)[-1] == 2
+    for name in ("a", "tx"):
+        assert Client(world, transactional_id=name).init() is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.log.commit()
+    world.log.delayed = False
+    for name in ("a", "tx"):
+        assert Client(world, transactional_id=name).init() is ErrorCode.NONE
+
+
+def test_ids_whose_tombstones_were_refused_expire_later() -> None:
+    world = TransactionWorld()
+    Client(world).init()
+    add(world, "a")
+    world.timers.wall_jump_ms += WEEK_MS
+    world.log.errors = [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+    world.timers.advance(HOUR_MS)
+    assert world.shard().transactions.keys() == {"a", "tx"}
+    world.log.errors = []
+    world.timers.advance(HOUR_MS)
+    assert world.shard().transactions == {}
