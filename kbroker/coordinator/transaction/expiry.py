@@ -1,10 +1,10 @@
 """Expiry of transactions and transactional ids: open transactions past their timeout, unused ids
-past transactional.id.expiration.ms.
+past transactional.id.expiration.ms. Both are looked for in turns of the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
@@ -26,14 +26,16 @@ TURN_MS: Final = 1
 
 class PeriodicCheck:
     """Looks for due ids among all ids of a shard, in turns; the next pass starts interval_ms after
-    the last one ended. transactions: all of them; changed by replay. act: decides on the due ids of
-    one turn, given a list that is not empty.
+    the last one ended. transactions: all of them; changed by replay. in_flight: ids with an
+    uncommitted record, which are left to the next pass. act: decides on the due ids of one turn,
+    given a list that is not empty.
     """
 
     __slots__ = (
         "_act",
         "_deadline",
         "_deadlines",
+        "_in_flight",
         "_interval_ms",
         "_is_due",
         "_left",
@@ -43,6 +45,7 @@ class PeriodicCheck:
     def __init__(
         self,
         transactions: Mapping[str, Transaction],
+        in_flight: Collection[str],
         deadlines: Deadlines,
         interval_ms: int,
         *,
@@ -50,6 +53,7 @@ class PeriodicCheck:
         act: Callable[[list[Transaction]], Results],
     ) -> None:
         self._transactions = transactions
+        self._in_flight = in_flight
         self._deadlines = deadlines
         self._interval_ms = interval_ms
         self._is_due = is_due
@@ -89,21 +93,22 @@ class PeriodicCheck:
             and characters < DUE_CHARACTERS_PER_TURN
         ):
             visited += 1
-            transaction = self._transactions.get(self._left.pop())
-            if transaction is not None and self._is_due(transaction):
+            transactional_id = self._left.pop()
+            transaction = self._transactions.get(transactional_id)
+            if transaction is None or transactional_id in self._in_flight:
+                continue
+            if self._is_due(transaction):
                 due.append(transaction)
-                characters += len(transaction.transactional_id)
+                characters += len(transactional_id)
         return due
 
 
-def timed_out(transactions: Iterable[Transaction], wall_ms: int) -> Iterator[Transaction]:
-    """Open transactions that are older than their producer's timeout."""
-    for transaction in transactions:
-        if (
-            transaction.state is TransactionState.ONGOING
-            and transaction.start_ms + transaction.timeout_ms < wall_ms
-        ):
-            yield transaction
+def has_timed_out(transaction: Transaction, wall_ms: int) -> bool:
+    """Whether it is open and older than its producer's timeout."""
+    return (
+        transaction.state is TransactionState.ONGOING
+        and transaction.start_ms + transaction.timeout_ms < wall_ms
+    )
 
 
 def has_expired(transaction: Transaction, wall_ms: int, expiration_ms: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
+from kbroker.coordinator.runtime.deadlines import Deadlines
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Results
 from kbroker.coordinator.transaction.completion import Completion, Completions, completed
@@ -29,7 +29,7 @@ from kbroker.coordinator.transaction.epochs import (
     initialized,
     needs_producer_id,
 )
-from kbroker.coordinator.transaction.expiry import PeriodicCheck, has_expired, timed_out
+from kbroker.coordinator.transaction.expiry import PeriodicCheck, has_expired, has_timed_out
 from kbroker.coordinator.transaction.markers import (
     ByLeader,
     MarkerResults,
@@ -84,7 +84,6 @@ class TransactionShard:
         "_expiry",
         "_in_flight",
         "_log_version",
-        "_settings",
         "_timeouts",
         "_wall_ms",
         "transactions",
@@ -98,19 +97,26 @@ class TransactionShard:
         by_leader: ByLeader = all_at_once,
     ) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self._settings = settings
         self._wall_ms = wall_ms
         self._log_version = log_version
         self._by_leader = by_leader
         self._in_flight: set[str] = set()
         self._deadlines = Deadlines()
         self._ends = Completions(self._deadlines, self._on_retry)
-        self._timeouts = Deadline(self._on_timeouts)
+        self._timeouts = PeriodicCheck(
+            self.transactions,
+            self._in_flight,
+            self._deadlines,
+            settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            is_due=lambda one: has_timed_out(one, wall_ms()),
+            act=self._abort,
+        )
         self._expiry = PeriodicCheck(
             self.transactions,
+            self._in_flight,
             self._deadlines,
             settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-            is_due=self._has_expired,
+            is_due=lambda one: has_expired(one, wall_ms(), settings.transactional_id_expiration_ms),
             act=self._expire,
         )
 
@@ -422,25 +428,18 @@ class TransactionShard:
     # -- timeouts and expiry -----------------------------------------------------------------
 
     def _arm(self, now_ms: int) -> None:
-        settings = self._settings
-        if self._timeouts.at_ms is None:
-            interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
-            self._deadlines.set(self._timeouts, now_ms + interval_ms)
+        self._timeouts.arm(now_ms)
         self._expiry.arm(now_ms)
 
-    def _on_timeouts(self, now_ms: int) -> Results:
-        """Abort the transactions that timed out; their producers are fenced."""
+    def _abort(self, late: Sequence[Transaction]) -> Results:
+        """Abort transactions that timed out; their producers are fenced."""
         results: list[CoordinatorResult[None]] = []
-        for transaction in timed_out(self.transactions.values(), self._wall_ms()):
-            if transaction.transactional_id in self._in_flight:
-                continue
+        for transaction in late:
             if self._rotates(transaction):
                 take = TakeProducerId(partial(self._abort_timed_out, transaction))
                 results.append(CoordinatorResult([], None, requests=[take]))
             else:
                 results.append(self._write(self._fenced(transaction, None), None))
-        if self.transactions:
-            self._arm(now_ms)
         return results
 
     def _abort_timed_out(self, timed_out: Transaction, producer_id: int, now_ms: int) -> Results:
@@ -452,12 +451,6 @@ class TransactionShard:
         if current != timed_out or transactional_id in self._in_flight:
             return []
         return [self._write(self._fenced(current, producer_id), None)]
-
-    def _has_expired(self, transaction: Transaction) -> bool:
-        if transaction.transactional_id in self._in_flight:
-            return False
-        expiration_ms = self._settings.transactional_id_expiration_ms
-        return has_expired(transaction, self._wall_ms(), expiration_ms)
 
     def _expire(self, unused: Sequence[Transaction]) -> Results:
         """Delete ids that expired, with one batch as in Kafka."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.transaction.expiry import has_expired, timed_out
+from kbroker.coordinator.transaction.expiry import has_expired, has_timed_out
 from kbroker.coordinator.transaction.records import Transaction, TransactionRecord
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.coordinator.transaction.state import AT_REST, TransactionState
@@ -33,8 +33,7 @@ def test_an_open_transaction_times_out_after_its_producers_timeout(
     state: TransactionState, age_ms: int, is_late: bool
 ) -> None:
     one = transaction(state)
-    found = list(timed_out([one], START_MS + age_ms))
-    assert found == ([one] if is_late and state is S.ONGOING else [])
+    assert has_timed_out(one, START_MS + age_ms) == (is_late and state is S.ONGOING)
 
 
 @pytest.mark.parametrize("state", S)
@@ -53,21 +52,19 @@ def add(world: TransactionWorld, transactional_id: str, state: TransactionState 
     world.shard().replay(TransactionRecord.of(one, 1))
 
 
-def record_counts(world: TransactionWorld) -> list[int]:
-    """Of the batches of the log."""
-    return [read_batch_header(batch).record_count for batch in world.log.batches.get(LOG, [])]
+def record_counts(world: TransactionWorld, start: int = 0) -> list[int]:
+    """Of the batches of the log, without so many at its start."""
+    return [read_batch_header(batch).record_count for batch in world.log.batches[LOG][start:]]
 
 
 def written_per_turn(world: TransactionWorld, ms: int) -> list[list[int]]:
     """The records of each batch that each turn of the loop writes during that time."""
-    turns = []
+    turns: list[list[int]] = []
     end_ms = world.timers.monotonic_ms() + ms
-    before = len(record_counts(world))
+    before = len(world.log.batches[LOG])
     while world.timers.run_next(end_ms):
-        counts = record_counts(world)
-        if len(counts) > before:
-            turns.append(counts[before:])
-        before = len(counts)
+        turns.append(record_counts(world, before))
+        before += len(turns[-1])
     return turns
 
 
@@ -82,6 +79,35 @@ def test_many_ids_expire_in_turns_with_one_batch_each() -> None:
     assert max(map(len, turns)) == 1
     assert sum(map(sum, turns)) == IDS + 1
     assert world.shard().transactions == {}
+
+
+def test_many_transactions_that_time_out_are_aborted_in_turns() -> None:
+    world = TransactionWorld()
+    for number in range(IDS):
+        add(world, f"id-{number}", S.ONGOING)
+    world.marker_error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # only aborts are written
+    Client(world).init()
+    turns = written_per_turn(world, 10_100)
+    assert max(map(sum, turns)) <= MOST_PER_TURN
+    assert sum(map(sum, turns)) == IDS
+    world.marker_error = ErrorCode.NONE
+    world.timers.advance(MINUTE_MS)
+    assert {world.state(f"id-{number}") for number in range(IDS)} == {S.COMPLETE_ABORT}
+
+
+def test_a_transaction_that_ends_while_others_are_aborted_is_left_alone() -> None:
+    world = TransactionWorld()
+    client = Client(world, transactional_id="ended")
+    client.init(timeout_ms=5_000)
+    assert client.add(OUT) is ErrorCode.NONE
+    for number in range(IDS):
+        add(world, f"id-{number}", S.ONGOING)
+    while not world.markers:
+        assert world.timers.run_next(world.timers.monotonic_ms() + MINUTE_MS)
+    assert client.end(commit=True) is ErrorCode.NONE
+    world.timers.advance(MINUTE_MS)
+    assert world.state("ended") is S.COMPLETE_COMMIT
+    assert len(world.markers) == IDS + 1
 
 
 def test_long_ids_expire_in_batches_that_are_small_enough() -> None:
