@@ -11,6 +11,7 @@ from typing import Any
 from kbroker.coordinator.group.classic.group import ClassicGroup
 from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.membership.subscriptions import Subscription
+from kbroker.coordinator.group.offsets.pending import OffsetPlace
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.protocol.errors import KafkaError
 from kbroker.server.slicing.sliced import at_once
@@ -120,7 +121,13 @@ def observed(world: World, flux: frozenset[str] = frozenset()) -> dict[str, Any]
             for group_id, group in groups.items()
         },
         "offsets": {group_id: plain(offsets.of_group(group_id)) for group_id in offsets.groups()},
-        "pending": {place: plain(values) for place, values in offsets.pending.places()},
+        "pending": {
+            place: plain(offsets.pending.values(place))
+            for group_id in offsets.pending.groups
+            for place in (
+                OffsetPlace(group_id, *each) for each in offsets.pending.in_group(group_id)
+            )
+        },
         "deletable": {
             group_id: deletable(shard, group_id) for group_id in sorted(shard.classic.metadata)
         }

@@ -25,6 +25,7 @@ from kbroker.coordinator.group.membership.join import (
     join_error,
 )
 from kbroker.coordinator.group.membership.overrides import NO_OVERRIDES, GroupOverrides
+from kbroker.coordinator.group.offset_deletions import OffsetDeletions
 from kbroker.coordinator.group.offset_service import OffsetService, OffsetSettings
 from kbroker.coordinator.group.streams.requests import (
     check_streams_heartbeat,
@@ -156,6 +157,7 @@ class GroupCoordinator:
         self.offsets = OffsetService(
             config, self.runtime, host_of=self._host, timers=timers, topics=topics
         )
+        self._offset_deletions = OffsetDeletions(self.runtime, timers)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` whose leader coordinates this group."""
@@ -169,17 +171,12 @@ class GroupCoordinator:
         self.runtime.on_leadership(partition, epoch)
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> None:
-        """Topics were deleted: delete their offsets, including pending ones; a shard that is
-        loading does so after it is loaded.
-        """
-        for host in list(self.runtime.hosts()):
-            if host.status is HostStatus.ACTIVE:
-                self.runtime.carry_out(host, host.shard.on_topics_deleted(topics))
-            elif host.status is HostStatus.LOADING:
-                host.shard.deleted_topics += topics
+        """Topics were deleted: delete their offsets, and the data of groups about them."""
+        self._offset_deletions.on_topics_deleted(topics)
 
     def close(self) -> None:
         """Unload every shard: the broker stops."""
+        self._offset_deletions.close()
         self.runtime.close()
 
     def _log_reason(self, group_id: str, who: str | None, reason: str | None) -> None:

@@ -245,6 +245,9 @@ class GroupShard:
         """All records were replayed: start sessions and deadlines of the groups."""
         self._known_keys.clear()
         results: list[Result] = [*in_batches(list(self._leftovers()), TOMBSTONES_PER_BATCH)]
+        looked_at = self.offsets.tombstones_of_topics(self.deleted_topics)
+        gone = [record for record in looked_at if record is not None]
+        results += in_batches(gone, TOMBSTONES_PER_BATCH)
         results += self.on_topics_deleted(self.deleted_topics)
         self.deleted_topics = []
         for kind in self.kinds:
@@ -463,8 +466,8 @@ class GroupShard:
     # -- deleted topics and expired offsets --------------------------------------------------
 
     def on_topics_deleted(self, topics: Sequence[DeletedTopic]) -> list[Result]:
-        """Delete the offsets of deleted topics, and the data of groups about these topics."""
-        records = list(self.offsets.tombstones_of_topics(topics))
+        """Delete the data of groups about deleted topics. `OffsetDeletions` deletes the offsets."""
+        records: list[CoordinatorRecord] = []
         topic_ids = {topic.topic_id for topic in topics}
         for kind in self.kinds:
             records += kind.on_topics_deleted(topic_ids)

@@ -9,11 +9,11 @@ EndTxn in `ends`. This is a core: the runtime has time and the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from kbroker.coordinator.runtime.deadlines import Deadline, Deadlines
+from kbroker.coordinator.runtime.deadlines import Deadlines
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import CoordinatorResult, Results
 from kbroker.coordinator.transaction.completion import Completion, Completions, completed
@@ -29,7 +29,7 @@ from kbroker.coordinator.transaction.epochs import (
     initialized,
     needs_producer_id,
 )
-from kbroker.coordinator.transaction.expiry import expired, timed_out
+from kbroker.coordinator.transaction.expiry import PeriodicCheck, has_expired, has_timed_out
 from kbroker.coordinator.transaction.markers import (
     ByLeader,
     MarkerResults,
@@ -84,7 +84,6 @@ class TransactionShard:
         "_expiry",
         "_in_flight",
         "_log_version",
-        "_settings",
         "_timeouts",
         "_wall_ms",
         "transactions",
@@ -98,15 +97,28 @@ class TransactionShard:
         by_leader: ByLeader = all_at_once,
     ) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self._settings = settings
         self._wall_ms = wall_ms
         self._log_version = log_version
         self._by_leader = by_leader
         self._in_flight: set[str] = set()
         self._deadlines = Deadlines()
         self._ends = Completions(self._deadlines, self._on_retry)
-        self._timeouts = Deadline(self._on_timeouts)
-        self._expiry = Deadline(self._on_expiry)
+        self._timeouts = PeriodicCheck(
+            self.transactions,
+            self._in_flight,
+            self._deadlines,
+            settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            is_due=lambda one: has_timed_out(one, wall_ms()),
+            act=self._abort,
+        )
+        self._expiry = PeriodicCheck(
+            self.transactions,
+            self._in_flight,
+            self._deadlines,
+            settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+            is_due=lambda one: has_expired(one, wall_ms(), settings.transactional_id_expiration_ms),
+            act=self._expire,
+        )
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -318,12 +330,12 @@ class TransactionShard:
         return CoordinatorResult(
             [TransactionRecord.of(after, self._log_version())],
             response,
-            on_written=partial(self._on_written, after.transactional_id),
+            on_written=partial(self._on_written, (after.transactional_id,)),
             on_completion=partial(self._on_completion, after),
         )
 
-    def _on_written(self, transactional_id: str, now_ms: int) -> Results:
-        self._in_flight.add(transactional_id)
+    def _on_written(self, transactional_ids: Sequence[str], now_ms: int) -> Results:
+        self._in_flight.update(transactional_ids)
         self._arm(now_ms)
         return []
 
@@ -416,27 +428,18 @@ class TransactionShard:
     # -- timeouts and expiry -----------------------------------------------------------------
 
     def _arm(self, now_ms: int) -> None:
-        settings = self._settings
-        if self._timeouts.at_ms is None:
-            interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
-            self._deadlines.set(self._timeouts, now_ms + interval_ms)
-        if self._expiry.at_ms is None:
-            interval_ms = settings.transaction_remove_expired_transaction_cleanup_interval_ms
-            self._deadlines.set(self._expiry, now_ms + interval_ms)
+        self._timeouts.arm(now_ms)
+        self._expiry.arm(now_ms)
 
-    def _on_timeouts(self, now_ms: int) -> Results:
-        """Abort the transactions that timed out; their producers are fenced."""
+    def _abort(self, late: Sequence[Transaction]) -> Results:
+        """Abort transactions that timed out; their producers are fenced."""
         results: list[CoordinatorResult[None]] = []
-        for transaction in timed_out(self.transactions.values(), self._wall_ms()):
-            if transaction.transactional_id in self._in_flight:
-                continue
+        for transaction in late:
             if self._rotates(transaction):
                 take = TakeProducerId(partial(self._abort_timed_out, transaction))
                 results.append(CoordinatorResult([], None, requests=[take]))
             else:
                 results.append(self._write(self._fenced(transaction, None), None))
-        if self.transactions:
-            self._arm(now_ms)
         return results
 
     def _abort_timed_out(self, timed_out: Transaction, producer_id: int, now_ms: int) -> Results:
@@ -449,28 +452,22 @@ class TransactionShard:
             return []
         return [self._write(self._fenced(current, producer_id), None)]
 
-    def _on_expiry(self, now_ms: int) -> Results:
-        """Delete the ids that expired."""
-        expiration_ms = self._settings.transactional_id_expiration_ms
-        results: list[CoordinatorResult[None]] = []
-        for transaction in expired(self.transactions.values(), self._wall_ms(), expiration_ms):
-            transactional_id = transaction.transactional_id
-            if transactional_id in self._in_flight:
-                continue
-            results.append(
-                CoordinatorResult(
-                    [transaction_tombstone(transactional_id)],
-                    None,
-                    on_written=partial(self._on_written, transactional_id),
-                    on_completion=partial(self._on_tombstone, transactional_id),
-                )
+    def _expire(self, unused: Sequence[Transaction]) -> Results:
+        """Delete ids that expired, with one batch as in Kafka."""
+        transactional_ids = [transaction.transactional_id for transaction in unused]
+        return [
+            CoordinatorResult(
+                [transaction_tombstone(each) for each in transactional_ids],
+                None,
+                on_written=partial(self._on_written, transactional_ids),
+                on_completion=partial(self._on_tombstones, transactional_ids),
             )
-        if self.transactions:
-            self._arm(now_ms)
-        return results
+        ]
 
-    def _on_tombstone(self, transactional_id: str, error: ErrorCode, now_ms: int) -> Results:
-        self._in_flight.discard(transactional_id)
+    def _on_tombstones(
+        self, transactional_ids: Sequence[str], error: ErrorCode, now_ms: int
+    ) -> Results:
+        self._in_flight.difference_update(transactional_ids)
         return []
 
 

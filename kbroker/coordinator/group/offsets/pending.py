@@ -10,7 +10,7 @@ removes pending offsets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kbroker.protocol.messages.stored.group_records import OffsetCommitKey, OffsetCommitValue
@@ -85,15 +85,12 @@ class PendingOffsets:
         """(topic, partition) of a group's pending offsets."""
         return self._by_group.get(group_id, {}).keys()
 
-    def places(self) -> Iterator[tuple[OffsetPlace, list[OffsetCommitValue]]]:
-        """Every place with pending offsets, and those that were not replaced, in the order of their
+    def values(self, place: OffsetPlace) -> list[OffsetCommitValue]:
+        """The pending offsets of this place that were not replaced, in the order of their
         records.
         """
-        for group_id, places in self._by_group.items():
-            for (topic, partition), producers in places.items():
-                place = OffsetPlace(group_id, topic, partition)
-                values = [self._by_producer[producer_id][place] for producer_id in producers]
-                yield place, [value for value in values if value is not None]
+        found = (self._by_producer[producer_id][place] for producer_id in self._producers(place))
+        return [value for value in found if value is not None]
 
     def _producers(self, place: OffsetPlace) -> dict[int, None]:
         return self._by_group.get(place.group_id, {}).get((place.topic, place.partition), {})

@@ -112,20 +112,36 @@ class OffsetStore:
             if partition not in offsets.get(topic, {}):
                 yield offset_tombstone(group_id, topic, partition)
 
-    def tombstones_of_topics(self, topics: Iterable[DeletedTopic]) -> Iterator[CoordinatorRecord]:
-        """The tombstones of all offsets of deleted topics, pending ones included."""
-        deleted = {topic.name: topic for topic in topics}
-        places: set[OffsetPlace] = set()
-        for group_id, offsets in self._offsets.items():
-            for name, topic in deleted.items():
-                places.update(
-                    OffsetPlace(group_id, name, partition)
-                    for partition, value in offsets.get(name, {}).items()
-                    if topic.has(value)
-                )
-        for place, values in self.pending.places():
-            of_place = deleted.get(place.topic)
-            if of_place is not None and any(map(of_place.has, values)):
-                places.add(place)
-        for place in sorted(places):
-            yield offset_tombstone(*place)
+    def tombstones_of_topics(
+        self, topics: Iterable[DeletedTopic]
+    ) -> Iterator[CoordinatorRecord | None]:
+        """The tombstones of all offsets of deleted topics, pending ones included, and None for each
+        group and for each other offset that was looked at. The store may change between two steps:
+        an offset of a topic of the same name that was created meanwhile stays.
+        """
+        deleted: dict[str, list[DeletedTopic]] = {}
+        for topic in topics:
+            deleted.setdefault(topic.name, []).append(topic)
+        if not deleted:
+            return
+        for group_id in dict.fromkeys((*self._offsets, *self.pending.groups)):
+            yield None
+            for name in sorted(self.of_group(group_id).keys() & deleted.keys()):
+                for partition in tuple(self.of_group(group_id).get(name, ())):
+                    yield self._tombstone(OffsetPlace(group_id, name, partition), deleted[name])
+            for name, partition in tuple(self.pending.in_group(group_id)):
+                is_committed = partition in self.of_group(group_id).get(name, {})
+                gone = () if is_committed else deleted.get(name, ())
+                yield self._tombstone(OffsetPlace(group_id, name, partition), gone)
+
+    def _tombstone(
+        self, place: OffsetPlace, gone: Iterable[DeletedTopic]
+    ) -> CoordinatorRecord | None:
+        """The tombstone of an offset, committed or pending, that belongs to one of these topics."""
+        group_id, name, partition = place
+        values = self.pending.values(place)
+        committed = self.of_group(group_id).get(name, {}).get(partition)
+        if committed is not None:
+            values.append(committed)
+        is_gone = any(topic.has(value) for topic in gone for value in values)
+        return offset_tombstone(*place) if is_gone else None

@@ -23,10 +23,12 @@ def value(offset: int, topic_id: Uuid = ID) -> OffsetCommitValue:
     return OffsetCommitValue(offset=offset, topic_id=topic_id)
 
 
-def places(records: Iterable[CoordinatorRecord]) -> list[tuple[str, str, int]]:
+def places(records: Iterable[CoordinatorRecord | None]) -> list[tuple[str, str, int]]:
     """Of tombstones."""
     found = []
     for record in records:
+        if record is None:
+            continue
         assert isinstance(record.key, OffsetCommitKey) and record.value is None
         found.append(tuple(OffsetPlace.of(record.key)))
     return found  # type: ignore[return-value]  # a named tuple's three fields
@@ -102,8 +104,44 @@ def test_offsets_of_deleted_topics_of_all_groups() -> None:
     store.replay_pending(PRODUCER, key("d", "t", 0), value(1))
     store.replay_pending(PRODUCER, key("b", "t", 1), value(2))
     found = places(store.tombstones_of_topics([DeletedTopic("t", ID)]))
-    assert found == [("a", "t", 0), ("b", "t", 1), ("d", "t", 0)], "not of a later topic's name"
+    assert found == [("b", "t", 1), ("a", "t", 0), ("d", "t", 0)], "not of a later topic's name"
     assert places(store.tombstones_of_topics([])) == []
+
+
+def test_offsets_of_several_deleted_topics_of_one_name() -> None:
+    store = OffsetStore()
+    store.replay(key("a"), value(1))
+    store.replay(key("b"), value(1, OTHER_ID))
+    store.replay(key("c"), value(1, b"c" * 16))
+    deleted = [DeletedTopic("t", ID), DeletedTopic("t", OTHER_ID)]
+    assert places(store.tombstones_of_topics(deleted)) == [("a", "t", 0), ("b", "t", 0)]
+
+
+def test_offsets_of_a_deleted_topic_are_found_while_the_store_changes() -> None:
+    store = OffsetStore()
+    for group in ("a", "b"):
+        for partition in (0, 1, 2):
+            store.replay(key(group, "t", partition), value(1))
+    store.replay_pending(PRODUCER, key("b", "t", 3), value(1))
+    store.replay_pending(PRODUCER, key("b", "t", 4), value(1))
+    steps = store.tombstones_of_topics([DeletedTopic("t", ID)])
+    assert places([next(steps), next(steps)]) == [("a", "t", 0)]
+    store.replay(key("a", "t", 1), value(9, OTHER_ID))
+    store.replay(key("a", "t", 2), None)
+    assert places([next(steps), next(steps), next(steps)]) == []
+    store.replay(key("b", "t", 1), None)
+    store.end_transaction(PRODUCER, commit=True)
+    assert places(steps) == [("b", "t", 0), ("b", "t", 2), ("b", "t", 3), ("b", "t", 4)]
+
+
+def test_the_steps_of_a_deletion_do_not_grow_with_other_topics() -> None:
+    store = OffsetStore()
+    for topic in range(50):
+        store.replay(key("a", f"other-{topic}"), value(1))
+    deleted = [DeletedTopic(f"deleted-{number}", ID) for number in range(50)]
+    assert list(store.tombstones_of_topics(deleted)) == [None]
+    store.replay(key("a", "deleted-3"), value(1))
+    assert len(list(store.tombstones_of_topics(deleted))) == 2
 
 
 def test_whose_offset_it_is() -> None:
