@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 
 class JobError(Exception):
@@ -28,11 +29,18 @@ _DELETED_UNREAD = re.compile(
 )
 
 
+def _text(error: BaseException) -> str:
+    """str(error); py4j asks Java for it, which may have ended since."""
+    with suppress(Exception):  # py4j's, or its socket's
+        return str(error)
+    return f"Java has ended ({type(error).__name__})"
+
+
 def first_cause(error: BaseException) -> str:
     """The line that names the cause of a failure in Java or in a Python worker, at most 500
     characters; all of it with SPARK_JOBS_TRACE set.
     """
-    text = str(error)
+    text = _text(error)
     if os.environ.get("SPARK_JOBS_TRACE"):
         return text
     _, is_python, trace = text.partition(_PYTHON_TRACE)

@@ -246,3 +246,13 @@ def test_the_cause_of_a_failure(text: str, cause: str, monkeypatch: pytest.Monke
     assert first_cause(RuntimeError(text)) == cause
     monkeypatch.setenv("SPARK_JOBS_TRACE", "1")
     assert first_cause(RuntimeError(text)) == text
+
+
+def test_the_cause_of_an_error_whose_java_has_ended() -> None:
+    class JavaError(Exception):
+        """As py4j's, which asks Java for its text."""
+
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert first_cause(JavaError()) == "Java has ended (JavaError)"

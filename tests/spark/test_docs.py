@@ -80,7 +80,8 @@ def test_options_in_the_text_exist() -> None:
         "py-files",
         "packages",
     }
-    known |= {"submit", "kafka.*", "format", "retention"}  # of spark-submit, spark-conf and compact
+    known |= {"submit", "properties-file", "kafka.*"}  # of spark-submit
+    known |= {"format", "retention"}  # of spark-conf and compact
     for name in re.findall(r"`--([A-Za-z.*-]+)", TEXT):
         assert name in known, name
 
