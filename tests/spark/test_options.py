@@ -156,7 +156,6 @@ def test_yaml_is_flattened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_of_yaml_are_as_they_are_written() -> None:
-    pytest.importorskip("yaml")
     text = "a: 0123\nb: yes\nc:\nd: [1, 0x10]\ne: {f: True, g: 1.10}\nh: 2026-01-01\n"
     assert parse_yaml(text, "f.yaml") == {
         "a": "0123",
@@ -182,7 +181,6 @@ def test_values_of_yaml_are_as_they_are_written() -> None:
     ],
 )
 def test_what_is_no_yaml_is_not_shown(text: str, said: str) -> None:
-    pytest.importorskip("yaml")
     with pytest.raises(JobError) as raised:
         parse_yaml(text, "f.yaml")
     assert str(raised.value).startswith("--config f.yaml: ")

@@ -106,7 +106,7 @@ def test_tombstones_of_a_batch_with_more_keys_than_the_map_stay_until_older_valu
     tmp_path: Path, compression: Compression
 ) -> None:
     """The batch is the first of its round: the next round begins within it."""
-    bench = Bench(tmp_path, properties={"log.cleaner.dedupe.buffer.size": "1700"})
+    bench = with_map(tmp_path, 1530)
     bench.append(batch(*((f"k{number}", "old") for number in range(8))))
     bench.roll()
     bench.append(batch(("kept", "1")))
