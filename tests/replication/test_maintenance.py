@@ -180,8 +180,8 @@ def test_a_file_that_cannot_be_deleted_keeps_no_other_from_going(
     assert [path.exists() for path in paths] == [True, False, False]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_retired_files_get_their_names_in_the_thread(world: World, fails: bool) -> None:
+def segment_to_retire(world: World) -> tuple[HeldOffload, Path]:
+    """The offload, and the file of a segment before the log start, which retention retires."""
     offload = waiting_for_the_disk(world, segment_ms="1000")
     world.append(batches=batch(3))
     world.timers.advance(2000)
@@ -191,6 +191,13 @@ def test_retired_files_get_their_names_in_the_thread(world: World, fails: bool) 
     log.on_high_watermark(log.log_end_offset)
     log.delete_records_before(3)
     retired = Path(log.segments.first.path)
+    return offload, retired
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_retired_files_get_their_names_in_the_thread(world: World, fails: bool) -> None:
+    offload, retired = segment_to_retire(world)
+    log = log_of(world)
     world.replicas._maintenance.run_retention()
     assert log.segments.first.base_offset == 3 and retired.exists()
     if fails:
@@ -205,15 +212,8 @@ def test_retired_files_get_their_names_after_a_shortage_of_descriptors(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader epochs, which are written before, found none."""
-    offload = waiting_for_the_disk(world, segment_ms="1000")
-    world.append(batches=batch(3))
-    world.timers.advance(2000)
-    world.append(batches=batch(2, timestamp=NOW_MS + 2000))
-    offload.run()
+    offload, retired = segment_to_retire(world)
     log = log_of(world)
-    log.on_high_watermark(log.log_end_offset)
-    log.delete_records_before(3)
-    retired = Path(log.segments.first.path)
 
     def fail(*_: object, **__: object) -> None:
         raise LogDirectoryError(retired, "open", OSError(errno.EMFILE, "Too many open files"))
