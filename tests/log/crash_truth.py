@@ -213,12 +213,18 @@ class Truth:
         is_emptied = self.cut is not None and all(batch.base >= start for batch in self.batches)
         return start <= (max(self.begins_to, self.cut or 0) if is_emptied else self.begins_to)
 
+    def _is_emptied(self, found: list[Batch]) -> bool:
+        """Whether the log was truncated below its begin, which removes all of it. Until then the
+        disk may have what retention deleted, under the old names.
+        """
+        return not found and self.cut is not None and self.cut < self.begins_to
+
     def _check_kill(self, log: PartitionLog, found: list[Batch]) -> None:
         start, end, first = log.log_start_offset, log.log_end_offset, log.segments.first.base_offset
         low = self.begins_from if self.cut is None else min(self.begins_from, self.cut)
         assert low <= start and self._may_begin_at(start), "begin moved"
-        if self.cut is not None and self.cut < self.begins_from and not found:
-            return  # it was truncated below its start: all of it is removed
+        if self._is_emptied(found):
+            return
         # if compaction left no record right before a truncation, an interrupted one may end there
         cut = self.cut
         must = [batch.end for batch in self.batches if cut is None or batch.end <= cut]
@@ -245,7 +251,7 @@ class Truth:
             and start < batch.end <= self.flushed
             and batch.base >= self.compacted.end
         ]
-        if lost:
+        if lost and not self._is_emptied(found):
             assert self.cut is not None and lost[0] >= self.cut, "flushed records lost"
             assert not found or found[-1].base < lost[0], "a truncation left a hole"
         for base, following in pairwise([*log.segments.base_offsets, log.log_end_offset]):

@@ -34,6 +34,22 @@ class TestCrashesOfACompactedLog(Counted, CompactingMachine.TestCase):  # type: 
     settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 
 
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_a_truncation_below_the_begin_ends_at_any_step(power_loss: bool) -> None:
+    """Of a log whose retention still waits to rename files: they go with the truncation."""
+    for after in range(1, 60):
+        machine = CrashMachine()
+        machine.begin(seed=0)
+        machine.append_many(batches=2, size=0)
+        machine.flush()
+        machine.roll()
+        machine.crash_soon(after=after, power_loss=power_loss)
+        machine.append_idempotent(count=1, producer_id=1, size=0)
+        machine.retain(is_deferred=True, keep_bytes=1)
+        machine.truncate(in_worker=False, share=0.5)
+        machine.teardown()
+
+
 AT_LENGTH = settings(
     stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
