@@ -50,6 +50,25 @@ def test_a_truncation_below_the_begin_ends_at_any_step(power_loss: bool) -> None
         machine.teardown()
 
 
+def test_power_is_lost_right_behind_a_clean_stop_after_retention() -> None:
+    """Some files of a removed segment had their old names then, and the log was taken for damaged:
+    the stop synced nothing, as there was no new record.
+    """
+    for seed in range(40):
+        machine = CrashMachine()
+        machine.begin(seed=seed)
+        try:
+            machine.append_many(batches=2, size=0)
+            machine.roll()
+            machine.append_many(batches=2, size=0)
+            machine.delete_records(share=0.5)
+            machine.stop_and_start(power_loss=False)
+            machine.retain(is_deferred=False, keep_bytes=1)
+            machine.stop_and_start(power_loss=True)
+        finally:
+            machine.teardown()
+
+
 AT_LENGTH = settings(
     stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -41,6 +41,9 @@ def remove_segments(
         if snapshot is not None:
             state.segments.schedule_delete(snapshot, due_ms=due_ms)
     state.segments.remove(removed, due_ms=due_ms)
+    if removed:
+        # a clean stop syncs the folder: some of a segment's files under their old names are damage
+        state.changes.changed()
     if not defer:
         state.jobs.settle()
     if sync and removed:
