@@ -20,6 +20,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2) + 2 )))
 # Files go out in the order of collection, the long ones first (tests/conftest.py).
 PARALLEL := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A session of Spark in each worker: the files of one session would take longer than all others together.
+PARALLEL_SPARK := -n $(WORKERS) --maxprocesses 3 --dist loadscope --no-loadscope-reorder
 # Rooms whose tests open no socket and start no broker.
 PURE := tests/protocol tests/settings tests/metadata tests/controller tests/quorum \
     tests/coordinator tests/replication tests/share
@@ -111,18 +113,22 @@ test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, many see
 	    [ $$failed -le 1 ] || exit $$failed; \
 	    $(PYTEST) -q -m "slow and serial" && exit $$failed
 
+.PHONY: spark-ready
+spark-ready: $(STAMP)
+	@if command -v java > /dev/null; then \
+	    $(BIN)/python scripts/spark_jars.py --tables && $(BIN)/python scripts/spark_classes.py || true; fi
+
 .PHONY: test-spark
-test-spark: $(STAMP)  ## all tests of the Spark pack but kills and slow ones, in one process (Java 17 or 21)
-	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi
-	@$(PYTEST) -q tests/spark -m "not slow and not spark_kills"
+test-spark: $(STAMP) spark-ready  ## all tests of the Spark pack but kills and slow ones (Java 17 or 21)
+	@$(PYTEST) -q $(PARALLEL_SPARK) tests/spark -m "not slow and not spark_kills"
 
 .PHONY: test-spark-kafka
-test-spark-kafka: $(STAMP) jars  ## the same tests with Apache Kafka 4.3.1 as the broker
-	@KBROKER_TEST_BROKER=kafka $(PYTEST) -q tests/spark -m "spark and not slow and not spark_kills"
+test-spark-kafka: $(STAMP) jars spark-ready  ## the same tests with Apache Kafka 4.3.1 as the broker
+	@KBROKER_TEST_BROKER=kafka $(PYTEST) -q $(PARALLEL_SPARK) tests/spark \
+	    -m "spark and not slow and not spark_kills"
 
 .PHONY: test-spark-kills
-test-spark-kills: $(STAMP)  ## twenty rounds of kills for each job of the Spark pack (an hour)
-	@if command -v java > /dev/null; then $(BIN)/python scripts/spark_jars.py --tables || true; fi
+test-spark-kills: $(STAMP) spark-ready  ## twenty rounds of kills for each job of the Spark pack (an hour)
 	@$(PYTEST) -q tests/spark -m "spark_kills"
 
 .PHONY: test-cluster

@@ -11,6 +11,7 @@ import pytest
 
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka
+from scripts.spark_classes import jvm_options
 from spark_jobs.java import java_problem
 from spark_jobs.lake.formats import FORMATS, with_lake
 from spark_jobs.session import open_session
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 
-# No JVM of the tests lives for long: what the second compiler does costs more than it saves.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 SETTINGS: Final = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
 
 
