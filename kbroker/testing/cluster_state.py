@@ -12,6 +12,7 @@ from kbroker.model import StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 PAUSE_S: Final = 0.2
 UNAVAILABLE: Final = (KafkaError, StartupError)
@@ -59,21 +60,31 @@ async def create_topics(bootstrap: str, topics: Mapping[str, int], replicas: int
 
 
 async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionState]:
-    """The state of all partitions, including those of internal topics. Raises UNAVAILABLE."""
+    """The state of all partitions, including those of internal topics. A replica is in sync if all
+    brokers say so: one that was cut off does not know yet what has changed. Raises UNAVAILABLE.
+    """
     async with Client(bootstrap, timeout_s=5.0) as client:
-        metadata = await client.metadata(None)
-        isr = {
-            TopicPartition(topic.name, partition.partition_index): frozenset(partition.isr_nodes)
-            for topic in metadata.topics
-            if topic.name is not None
-            for partition in topic.partitions
-        }
+        isr = _isr(await client.metadata(None))
+        for node_id in sorted(client.brokers):
+            told = _isr(
+                await client.to_node(node_id, MetadataRequest(topics=None), MetadataResponse)
+            )
+            isr = {each: replicas & told.get(each, replicas) for each, replicas in isr.items()}
         latest = dict.fromkeys(isr, LATEST_TIMESTAMP)
         ends = await client.list_offsets(latest)
         stable = await client.list_offsets(latest, isolation_level=READ_COMMITTED)
         return {
             each: PartitionState(isr[each], ends[each].offset, stable[each].offset) for each in isr
         }
+
+
+def _isr(metadata: MetadataResponse) -> dict[TopicPartition, frozenset[int]]:
+    return {
+        TopicPartition(topic.name, partition.partition_index): frozenset(partition.isr_nodes)
+        for topic in metadata.topics
+        if topic.name is not None
+        for partition in topic.partitions
+    }
 
 
 def out_of_sync(states: Mapping[TopicPartition, PartitionState], replicas: int) -> list[str]:
