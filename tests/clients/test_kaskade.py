@@ -96,6 +96,7 @@ def test_topics_and_groups(
     terminal.press("/")
     terminal.shows("Apply Filter")
     terminal.press("-l", topic)
+    wait_until(lambda: terminal.screen().count(topic) > 1, SCREEN_S, "the topic in the field")
     terminal.press("Enter")
     terminal.shows(f"Topics [*{topic}*][1]")
     terminal.press("Enter")
