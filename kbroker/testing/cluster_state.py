@@ -65,14 +65,15 @@ async def partition_states(bootstrap: str) -> dict[TopicPartition, PartitionStat
     """
     async with Client(bootstrap, timeout_s=5.0) as client:
         isr = _isr(await client.metadata(None))
+        latest = dict.fromkeys(isr, LATEST_TIMESTAMP)
+        ends = await client.list_offsets(latest)
+        stable = await client.list_offsets(latest, isolation_level=READ_COMMITTED)
+        # Behind the offsets: one may have passed a replica that has just left.
         for node_id in sorted(client.brokers):
             told = _isr(
                 await client.to_node(node_id, MetadataRequest(topics=None), MetadataResponse)
             )
             isr = {each: replicas & told.get(each, replicas) for each, replicas in isr.items()}
-        latest = dict.fromkeys(isr, LATEST_TIMESTAMP)
-        ends = await client.list_offsets(latest)
-        stable = await client.list_offsets(latest, isolation_level=READ_COMMITTED)
         return {
             each: PartitionState(isr[each], ends[each].offset, stable[each].offset) for each in isr
         }

@@ -33,8 +33,10 @@ SLOWLY_FOUND_BY = {
     "epoch_check_skipped": 3,
     "truncation_to_the_wrong_epochs_end": 43,
 }
-FORMER_FAILURES = (3350,)
-"""Seeds that failed: a broker that had been cut off was asked which replicas are in sync."""
+FORMER_FAILURES = (3350, 4052)
+"""Seeds that failed: a broker that had been cut off, or did not know of a change of some
+milliseconds ago, was asked which replicas are in sync.
+"""
 MUTANT_HEAL_S = 10.0
 """Instead of HEAL_TIMEOUT_S: what a mutant has broken may never heal."""
 
