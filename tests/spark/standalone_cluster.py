@@ -19,13 +19,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from scripts.ports import free_port
+from scripts.spark_classes import JVM_OPTIONS
 from tests.clients.adapters import wait_until
 from tests.spark.processes import is_below, process_parents
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 120.0
 EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
-JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class StandaloneCluster:
@@ -55,7 +55,7 @@ class StandaloneCluster:
             **kept,
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": JVM,
+            "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
             "PYSPARK_PYTHON": str(self._python),
         }
 
@@ -64,10 +64,10 @@ class StandaloneCluster:
         configuration = {
             "spark.driver.host": HOST,
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": JVM,
+            "spark.driver.extraJavaOptions": JVM_OPTIONS,
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": JVM,
+            "spark.executor.extraJavaOptions": JVM_OPTIONS,
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
         }
