@@ -10,9 +10,7 @@ from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.directories.log_directories import LogDirectories
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
-from kbroker.log.storage.files import (
-    LogDirectoryError,
-)
+from kbroker.log.storage.files import LogDirectoryError, sync_directory
 from kbroker.model import (
     InvariantError,
     TopicPartition,
@@ -97,8 +95,9 @@ class LogMoves:
         """Replace the current log by the future one; the folder of the current log is renamed to
         `-delete`.
 
-        Blocks briefly. After a crash of the machine in between only the future log exists, which
-        the next start promotes. Raises LogDirectoryError; a directory that failed is offline then.
+        Blocks for the sync of the current log's directory: after a power loss at any point there is
+        one log, not two, and if that is the future log, the next start promotes it. Raises
+        LogDirectoryError; a directory that failed is offline then.
         """
         directory = self._future_directory(topic_partition)
         if directory is None:
@@ -109,6 +108,7 @@ class LogMoves:
         if current is not None and source is not None:
             try:
                 self._directories.schedule_delete(source, current)
+                sync_directory(source.path)
             except LogDirectoryError as error:
                 self._directories.fail(source, error)
                 raise

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from kbroker.log.manager import LogManager
+from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.settings.broker import BrokerConfig
 from tests.log.directories.manager import CONFIG, NOW_MS, fill, start
+from tests.sim.disk import Crashed, SimDisk
 
 A = TopicPartition("a", 0)
 
@@ -27,6 +32,12 @@ def manager(tmp_path: Path) -> LogManager:
 def elsewhere(manager: LogManager) -> str:
     (other,) = [path for path in manager.directories if path != manager.directory_of(A)]
     return str(other)
+
+
+def bytes_of(log: PartitionLog, offset: int = 0) -> bytes:
+    """The batches from offset on."""
+    records = log.read(offset, max_bytes=1 << 20).records
+    return records if isinstance(records, bytes) else records.read()
 
 
 def test_a_copy_begins_where_the_log_begins(manager: LogManager) -> None:
@@ -71,14 +82,48 @@ def test_a_promoted_copy_is_the_log(manager: LogManager) -> None:
     manager.moves.create_future(A, target)
     copy = manager.moves.future(A)
     assert copy is not None
-    data = current.read(1, max_bytes=1 << 20).records
-    copy.append_as_follower(data if isinstance(data, bytes) else data.read(), now_ms=NOW_MS)
+    copy.append_as_follower(bytes_of(current, 1), now_ms=NOW_MS)
     log = manager.moves.promote_future(A)
     assert manager.logs[A] is log and str(manager.directory_of(A)) == target
     assert log.directory == Path(target, "a-0")
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (1, 3, 2)
     assert manager.moves.future(A) is None
     assert current.directory.name.endswith("-delete")
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_after_a_power_loss_at_the_swap_the_partition_is_in_one_directory(seed: int) -> None:
+    disk = SimDisk(Random(seed))
+    paths = [Path("/disk/d1"), Path("/disk/d2")]
+    for path in paths:
+        disk.make_root(str(path))
+    properties = {"log.dirs": ",".join(map(str, paths)), "node.id": "1"}
+
+    def begin() -> LogManager:
+        manager = LogManager(
+            BrokerConfig.from_properties(properties), now_ms=lambda: NOW_MS, random=Random(1)
+        )
+        manager.set_directory_ids({str(path): path.name.encode() for path in paths})
+        manager.load(lambda topic: CONFIG, assigned=lambda key: b"d2")
+        return manager
+
+    with disk.installed():
+        manager = begin()
+        manager.moves.prefer(A, str(paths[0]))
+        source = fill(manager, A)
+        manager.moves.create_future(A, str(paths[1]))
+        future = manager.moves.future(A)
+        assert future is not None
+        future.append_as_follower(bytes_of(source), now_ms=NOW_MS)
+        for log in (source, future):
+            log.flush()
+        disk.crash_after = disk.random.choice((None, disk.random.randrange(20)))
+        with suppress(Crashed):
+            manager.moves.promote_future(A)
+        manager.close(clean=False)
+        disk.restart(power_loss=True)
+        log = begin().logs[A]
+        assert (log.log_start_offset, log.log_end_offset) == (0, 3)
 
 
 def test_only_a_log_that_moves_is_promoted(manager: LogManager) -> None:
