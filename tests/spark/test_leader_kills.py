@@ -217,7 +217,9 @@ def check_targets(bootstrap: str, expected: list[Row]) -> None:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(3, marks=[pytest.mark.long_spark, pytest.mark.timeout(600)]),
+        pytest.param(
+            3, marks=[pytest.mark.long_spark, pytest.mark.spark_kills, pytest.mark.timeout(600)]
+        ),
         pytest.param(50, marks=[pytest.mark.slow, pytest.mark.serial, pytest.mark.timeout(3600)]),
     ],
 )

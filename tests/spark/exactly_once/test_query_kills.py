@@ -58,6 +58,7 @@ def check(bootstrap: str, target: str, count: int) -> None:
     assert found == [values(partition, range(count)) for partition in range(PARTITIONS)]
 
 
+@pytest.mark.spark_kills
 def test_a_python_worker_killed_while_its_task_writes(
     bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
