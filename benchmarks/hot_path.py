@@ -33,6 +33,7 @@ from kbroker.model import TopicPartition
 from kbroker.node.resources import NodeResources
 from kbroker.ports import TimerHandle
 from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -48,6 +49,8 @@ TOPIC = "events"
 TOPIC_ID = bytes(15) + b"\x07"
 BATCH_BYTES = 16 * 1024
 PRODUCE_VERSION = 12
+ROLL_BYTES = 256 * 1024 * 1024
+"""Rolled early, between rounds: a full segment would be rolled off the loop, and there is none."""
 ROUNDS = 5
 
 
@@ -146,14 +149,22 @@ class Produced:
 
     ROUND = 64
 
-    def __init__(self, bench: Bench, partitions: int, records: int, record_bytes: int) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        partitions: int,
+        records: int,
+        record_bytes: int,
+        compression: Compression = Compression.NONE,
+    ) -> None:
         self._bench = bench
         now_ms = time.time_ns() // 1_000_000
-        value = bytes(record_bytes)
+        value = bytes(Random(1).choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=record_bytes))
         self._pristine = []
         for number in range(self.ROUND):
             batch = build_batch(
                 [(now_ms, None, value, []) for _ in range(records)],
+                compression=compression,
                 producer_id=7,
                 producer_epoch=0,
                 base_sequence=number * records,
@@ -170,7 +181,10 @@ class Produced:
     def refill(self) -> None:
         """Once per ROUND requests, outside of what is measured."""
         for partition in self._bench.replicas.partitions():
-            self._bench.log(partition.topic_partition).producers.clear()
+            log = self._bench.log(partition.topic_partition)
+            log.producers.clear()
+            if log.segments.active.size > ROLL_BYTES:
+                log.roll(self._bench.now_ms)
         self._ready = [bytearray(frame) for frame in reversed(self._pristine)]
 
     def __call__(self) -> None:
@@ -365,6 +379,9 @@ def main() -> None:
         report(bench, "Produce, 6 x 16 KB", Produced(bench, 6, 16, 1000), seconds)
         report(bench, "Produce, 1 x 16 KB", Produced(bench, 1, 16, 1000), seconds)
         report(bench, "Produce, 1 record of 100 B", Produced(bench, 1, 1, 100), seconds)
+        lz4 = Produced(bench, 6, 16, 1000, Compression.LZ4)
+        report(bench, "Produce, 6 of lz4", lz4, seconds)
+        report(bench, "Produce, 1 of lz4", Produced(bench, 1, 16, 1000, Compression.LZ4), seconds)
         sessionless = fetch_frame(6, session=(0, -1))
         report(bench, "Fetch, 6 x 16 KB", lambda: bench.request(sessionless), seconds)
         bench.close()

@@ -3,9 +3,11 @@
 
 The first branch of `append` handles the ordinary batch: the next one of its producer, valid, with
 nothing to change and no record to decode. That branch does in one step what `validator`,
-`producer_state` and the rest of this module do for any batch (docs/adr/0017, 0022). Every other
-batch is checked, possibly by a worker, then written, which may have to wait for a new segment: the
-result says so, and `append_checked` continues from there.
+`producer_state` and the rest of this module do for any batch (docs/adr/0017, 0022). Its conditions
+come in groups that are left early, as Python 3.11 specializes no comparison whose jump is longer
+than 255 code units, and an unspecialized one takes several times as many machine instructions.
+Every other batch is checked, possibly by a worker, then written, which may have to wait for a new
+segment: the result says so, and `append_checked` continues from there.
 
 `log_end_offset` is updated last.
 """
@@ -64,7 +66,7 @@ _ATTRIBUTES: Final = frozenset(range(5))
 _TRANSACTIONAL: Final = frozenset(codec | TRANSACTIONAL_FLAG for codec in _ATTRIBUTES)
 _SEQUENCE_LIMIT: Final = MAX_SEQUENCE + 1
 _COORDINATOR: Final = AppendOrigin.COORDINATOR
-_new_tuple: Final = tuple.__new__
+_new: Final = object.__new__
 
 
 class AppendableLog(LogState):
@@ -85,63 +87,63 @@ class AppendableLog(LogState):
         if they exceed it or need a new segment; without one, the call blocks for both. Raises
         LogDirectoryError for a disk fault.
         """
-        config = self.config
-        size = len(batches)
-        if size >= BATCH_OVERHEAD and (
-            (size <= config.largest_plain_batch and request.is_plain)
-            or (size <= config.largest_coordinator_batch and request.origin is _COORDINATOR
-                and not batches[FLAGS_POSITION] & CODEC_MASK)
+        config, size = self.config, len(batches)
+        if size < BATCH_OVERHEAD or (
+            (size > config.largest_plain_batch or not request.is_plain)
+            and (size > config.largest_coordinator_batch or request.origin is not _COORDINATOR
+                 or batches[FLAGS_POSITION] & CODEC_MASK)
         ):  # fmt: skip
-            (
-                base_offset, length, magic, crc, attributes, delta, latest,
-                producer_id, epoch, sequence, count,
-            ) = APPEND_FIELDS.unpack_from(batches)  # fmt: skip
-            producers = self.producers
-            segment = self.segments.active
-            offset = self.log_end_offset
-            last_offset = offset + delta
-            if (
-                not base_offset and length + LENGTH_OVERHEAD == size and magic == MAGIC
-                and (attributes in _ATTRIBUTES
-                     or (attributes in _TRANSACTIONAL and request.reverify is not None))
-                and count == delta + 1 and leader_epoch == self.leader_epochs.latest_epoch
-                and (count * MIN_RECORD_BYTES <= size - BATCH_OVERHEAD
-                     or count <= most_records(attributes, size))
-                and latest - request.now_ms <= config.message_timestamp_after_max_ms
-                and (producer_id < 0 or (
-                    (state := producers.active_producers.get(producer_id)) is not None
-                    and epoch == state.producer_epoch and epoch >= 0
-                    and (known := state.batches) and known[-1].last_sequence + 1 == sequence
-                    and sequence + delta < _SEQUENCE_LIMIT
-                    and (state.transaction_first_offset is None if attributes < TRANSACTIONAL_FLAG
-                         else state.transaction_first_offset is not None)
-                ))
-                and segment.index_room > 0 and latest <= segment.latest_timestamp
-                and last_offset <= segment.largest_offset and self.failure is None
-                and segment.size <= config.segment_bytes - size
-                and not (
-                    view := batches if type(batches) is memoryview else memoryview(batches)
-                ).readonly
-                and crc32c(view[ATTRIBUTES_POSITION:]) == crc
-            ):  # fmt: skip
-                LEADER_FIELDS.pack_into(batches, 0, offset, length, leader_epoch)
-                try:
-                    segment.append_sized(view, ((size, last_offset, latest),))
-                except LogDirectoryError as error:
-                    self._fail(error)
-                    raise
-                if producer_id >= 0:
-                    if len(known) == REMEMBERED_BATCHES:
-                        del known[0]
-                    known.append(
-                        _new_tuple(BatchMetadata, (sequence + delta, last_offset, delta, latest))
-                    )
-                    state.last_timestamp = latest  # type: ignore[union-attr]  # checked above
-                self.log_end_offset = producers.map_end_offset = last_offset + 1
-                if self.first_unflushed_ms is None:
-                    self.first_unflushed_ms = request.now_ms
-                return _new_tuple(Appended, (offset, last_offset, self.log_start_offset, -1))
-        return self._append_any(batches, leader_epoch, request, budget)
+            return self._append_any(batches, leader_epoch, request, budget)
+        (
+            base_offset, length, magic, crc, attributes, delta, latest,
+            producer_id, epoch, sequence, count,
+        ) = APPEND_FIELDS.unpack_from(batches)  # fmt: skip
+        producers = self.producers
+        if (
+            base_offset or length + LENGTH_OVERHEAD != size or magic != MAGIC
+            or (attributes not in _ATTRIBUTES
+                and (attributes not in _TRANSACTIONAL or request.reverify is None))
+            or count != delta + 1 or leader_epoch != self.leader_epochs.latest_epoch
+            or (count * MIN_RECORD_BYTES > size - BATCH_OVERHEAD
+                and count > most_records(attributes, size))
+            or latest - request.now_ms > config.message_timestamp_after_max_ms
+            or (producer_id >= 0 and (
+                (state := producers.active_producers.get(producer_id)) is None
+                or epoch != state.producer_epoch or epoch < 0
+                or not (known := state.batches) or known[-1][0] + 1 != sequence
+                or sequence + delta >= _SEQUENCE_LIMIT
+                or (state.transaction_first_offset is None) is (attributes >= TRANSACTIONAL_FLAG)
+            ))
+        ):  # fmt: skip
+            return self._append_any(batches, leader_epoch, request, budget)
+        segment, offset = self.segments.active, self.log_end_offset
+        last_offset = offset + delta
+        if (
+            segment.index_room <= 0 or latest > segment.latest_timestamp
+            or last_offset > segment.largest_offset or self.failure is not None
+            or segment.size > config.segment_bytes - size
+            or (view := batches if type(batches) is memoryview else memoryview(batches)).readonly
+            or crc32c(view[ATTRIBUTES_POSITION:]) != crc
+        ):  # fmt: skip
+            return self._append_any(batches, leader_epoch, request, budget)
+        LEADER_FIELDS.pack_into(batches, 0, offset, length, leader_epoch)
+        try:
+            segment.append_sized(view, ((size, last_offset, latest),))
+        except LogDirectoryError as error:
+            self._fail(error)
+            raise
+        if producer_id >= 0:
+            if len(known) == REMEMBERED_BATCHES:
+                del known[0]
+            known.append((sequence + delta, last_offset, delta, latest))
+            state.last_timestamp = latest  # type: ignore[union-attr]  # checked above
+        self.log_end_offset = producers.map_end_offset = last_offset + 1
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = request.now_ms
+        appended = _new(Appended)
+        appended.base_offset, appended.last_offset = offset, last_offset
+        appended.log_start_offset, appended.log_append_time_ms = self.log_start_offset, -1
+        return appended
 
     def _append_any(
         self,
@@ -282,7 +284,7 @@ class AppendableLog(LogState):
             ):  # fmt: skip
                 break
             if producer_id >= 0:
-                batch = _new_tuple(BatchMetadata, (sequence + delta, last_offset, delta, latest))
+                batch = (sequence + delta, last_offset, delta, latest)
                 remembered.append((state, batch))  # type: ignore[arg-type]  # checked above
             sized.append((following - begin, last_offset, latest))
             end, offset = following, last_offset + 1

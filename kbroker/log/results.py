@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from kbroker.log.storage.files import FileSlice
 from kbroker.log.validator import InvalidRecords, RecordError
@@ -14,7 +15,8 @@ _NONE: Final = ErrorCode.NONE
 """A constant: looking up an enum member costs ten times as much."""
 
 
-class Appended(NamedTuple):
+@dataclass(slots=True)
+class Appended:
     """The batches were appended. last_offset is inclusive; log_append_time_ms is -1 unless the
     topic stamps records.
     """
@@ -45,10 +47,9 @@ class Appended(NamedTuple):
         return _NO_ERRORS
 
 
+@dataclass(slots=True)
 class Duplicate(Appended):
     """The producer sent this batch before; the offsets are those of the original."""
-
-    __slots__ = ()
 
 
 class Refused:

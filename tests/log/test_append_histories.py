@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,7 +78,7 @@ class Story:
             self.told.append((info.error, info.error_message))
             return False
         assert isinstance(info, Appended)
-        self.told.append((tuple(info), type(info), bytes(view[:16])))
+        self.told.append((astuple(info), type(info), bytes(view[:16])))
         return not info.duplicate
 
     def new_batch(self, producer: int, *, shift: int = 0, transactional: bool) -> bytearray:

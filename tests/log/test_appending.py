@@ -55,7 +55,7 @@ def test_a_coordinators_batch_is_taken_by_the_first_branch(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AppendableLog, "_append_any", lambda *_: None)
         built = build_batch([(NOW_MS, b"k", b"v", [])], **batch)
-        assert (log.append(built, 0, request) == (1, 1, 0, -1)) is taken
+        assert (log.append(built, 0, request) == Appended(1, 1, 0, -1)) is taken
 
 
 def test_a_batch_that_may_not_be_transactional_is_left_alone(tmp_path: Path) -> None:
@@ -256,7 +256,9 @@ def test_a_batch_that_needs_a_segment_is_validated_once(
     assert (log.log_end_offset, len(log.segments)) == (end, 1)
     outcome.roll.work()
     outcome.roll.end(None)
-    assert log.append_checked(outcome.checked, 3, request, may_wait=True) == (end, end, 0, -1)
+    assert log.append_checked(outcome.checked, 3, request, may_wait=True) == Appended(
+        end, end, 0, -1
+    )
     assert (len(validations), len(log.segments)) == (1, 2)
     assert log.leader_epochs.latest_epoch == 3, "of the leadership in which it was appended"
 
@@ -276,7 +278,7 @@ def test_a_batch_that_a_worker_checks_is_validated_once(
     validations.clear()
     checked = check_batches(batch, log.config, request)
     assert isinstance(checked, ValidatedBatches)
-    assert log.append_checked(checked, 0, request, may_wait=True) == (1, 1, 0, -1)
+    assert log.append_checked(checked, 0, request, may_wait=True) == Appended(1, 1, 0, -1)
     assert validations == [len(before)]
 
 
@@ -340,9 +342,9 @@ def test_flush_messages_is_a_reason_to_wait(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     log.update_config(replace(CONFIG, flush_messages=2))
     request = request_of(NOW_MS)
-    assert log.append(batch_at(NOW_MS), 0, request) == (0, 0, 0, -1)
+    assert log.append(batch_at(NOW_MS), 0, request) == Appended(0, 0, 0, -1)
     outcome = log.append(batch_at(NOW_MS), 0, request)
     assert isinstance(outcome, FlushDue)
-    assert outcome.appended == (1, 1, 0, -1)
+    assert outcome.appended == Appended(1, 1, 0, -1)
     log.flush()
-    assert log.append(batch_at(NOW_MS), 0, request) == (2, 2, 0, -1)
+    assert log.append(batch_at(NOW_MS), 0, request) == Appended(2, 2, 0, -1)

@@ -52,21 +52,16 @@ class CompletedTransaction(NamedTuple):
     is_aborted: bool
 
 
-class BatchMetadata(NamedTuple):
-    """One remembered batch: its last sequence, last offset, offset delta and max timestamp."""
+BatchMetadata = tuple[int, int, int, int]
+"""One remembered batch: its last sequence, last offset, offset delta and max timestamp. No named
+tuple: making one takes three times as many machine instructions, and each append makes one.
+"""
 
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
 
-    @property
-    def first_sequence(self) -> int:
-        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
+def first_sequence(batch: BatchMetadata) -> int:
+    """Its base sequence; sequences wrap around."""
+    last_sequence, _, offset_delta, _ = batch
+    return (last_sequence - offset_delta) & MAX_SEQUENCE
 
 
 class ProducerState:
@@ -103,7 +98,7 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+        return self.batches[-1][0] if self.batches else NO_SEQUENCE
 
     @property
     def next_sequence(self) -> int:
@@ -111,17 +106,17 @@ class ProducerState:
         batches = self.batches
         if not batches:
             return 0
-        last = batches[-1].last_sequence
+        last = batches[-1][0]
         return 0 if last == MAX_SEQUENCE else last + 1
 
     @property
     def last_offset(self) -> int:
         """The last offset of its data batches; -1 if none is remembered."""
-        return self.batches[-1].last_offset if self.batches else -1
+        return self.batches[-1][1] if self.batches else -1
 
     @property
     def first_sequence(self) -> int:
-        return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
+        return first_sequence(self.batches[0]) if self.batches else NO_SEQUENCE
 
     def move_to_epoch(self, producer_epoch: int) -> None:
         """Move to another epoch. Its sequence numbers start at 0, so the old batches are
@@ -224,11 +219,9 @@ class ProducerStateManager:
             return None
         last_sequence = header.last_sequence
         for batch in state.batches:
-            if (
-                batch.last_sequence == last_sequence
-                and batch.first_sequence == header.base_sequence
-            ):
-                return DuplicateBatch(batch.first_offset, batch.last_offset, batch.timestamp)
+            if batch[0] == last_sequence and first_sequence(batch) == header.base_sequence:
+                _, last_offset, offset_delta, timestamp = batch
+                return DuplicateBatch(last_offset - offset_delta, last_offset, timestamp)
         return None
 
     def _check_first_sequence(self, header: BatchHeader) -> None:
@@ -313,9 +306,7 @@ class ProducerStateManager:
         if len(batches) == REMEMBERED_BATCHES:
             del batches[0]
         timestamp = header.max_timestamp
-        batches.append(
-            BatchMetadata(header.last_sequence, last_offset, header.last_offset_delta, timestamp)
-        )
+        batches.append((header.last_sequence, last_offset, header.last_offset_delta, timestamp))
         state.last_timestamp = timestamp
         if attributes & TRANSACTIONAL_FLAG and state.transaction_first_offset is None:
             state.transaction_first_offset = header.base_offset
@@ -403,14 +394,16 @@ class ProducerStateManager:
         """The content of a `.snapshot` file that holds up to map_end_offset."""
         entries = bytearray()
         for state in self.active_producers.values():
-            last = state.batches[-1] if state.batches else BatchMetadata(NO_SEQUENCE, -1, 0, -1)
+            last_sequence, last_offset, offset_delta, _ = (
+                state.batches[-1] if state.batches else (NO_SEQUENCE, -1, 0, -1)
+            )
             first_offset = state.transaction_first_offset
             entries += _ENTRY.pack(
                 state.producer_id,
                 state.producer_epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
+                last_sequence,
+                last_offset,
+                offset_delta,
                 state.last_timestamp,
                 state.coordinator_epoch,
                 -1 if first_offset is None else first_offset,
@@ -467,7 +460,7 @@ def read_snapshot(data: bytes) -> list[ProducerState]:
             transaction_first_offset=first_offset if first_offset >= 0 else None,
         )
         if last_offset >= 0:
-            state.add_batch(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
+            state.add_batch((last_sequence, last_offset, offset_delta, timestamp))
         states.append(state)
     return states
 

@@ -53,8 +53,8 @@ def recall_batches(producers: ProducerStateManager, segments: Segments) -> None:
     for state in known:
         before = seen.active_producers.get(state.producer_id)
         if before is not None and before.producer_epoch == state.producer_epoch:
-            first = state.batches[0].last_offset
-            earlier = [batch for batch in before.batches if batch.last_offset < first]
+            first = state.batches[0][1]
+            earlier = [batch for batch in before.batches if batch[1] < first]
             state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
 
 

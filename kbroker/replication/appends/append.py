@@ -112,7 +112,7 @@ class Appender:
             size = len(batches)
             partition.after_append(size, NEVER_MS)
             traffic.bytes_in += size
-            traffic.messages_in += log.log_end_offset - outcome[0]  # its base offset
+            traffic.messages_in += log.log_end_offset - outcome.base_offset
             return outcome
         if isinstance(outcome, Postponed):
             return self._wait(partition, batches, request, outcome)

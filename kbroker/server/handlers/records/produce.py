@@ -175,16 +175,13 @@ def _may_not_write_internal(context: RequestContext) -> bool:
 
 
 def _appended(index: int, appended: Appended) -> _Partition:
-    """The response for an appended batch, built without keyword arguments, which cost time, and
-    from the tuple: reading its fields by name costs more.
-    """
-    base_offset, _, log_start_offset, log_append_time_ms = appended
+    """The response for an appended batch, built without keyword arguments, which cost time."""
     answer: _Partition = _new(_Partition)
     answer.index = index
     answer.error_code = 0
-    answer.base_offset = base_offset
-    answer.log_append_time_ms = log_append_time_ms
-    answer.log_start_offset = log_start_offset
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time_ms
+    answer.log_start_offset = appended.log_start_offset
     answer.record_errors = _NO_RECORD_ERRORS
     answer.error_message = None
     answer.current_leader = _NO_LEADER
