@@ -23,8 +23,8 @@ from kbroker.log.producer.markers import Marker, markers_of
 from kbroker.log.producer.producer_state import (
     MAX_SEQUENCE,
     REMEMBERED_BATCHES,
-    BatchMetadata,
     ProducerState,
+    RememberedBatch,
 )
 from kbroker.log.producer.replay import check_producers, end_transaction, replay_producer
 from kbroker.log.results import CHECK_DUE, Appended, CheckDue, Duplicate, FlushDue, Refused
@@ -110,7 +110,7 @@ class AppendableLog(LogState):
             or (producer_id >= 0 and (
                 (state := producers.active_producers.get(producer_id)) is None
                 or epoch != state.producer_epoch or epoch < 0
-                or not (known := state.batches) or known[-1][0] + 1 != sequence
+                or not (known := state.remembered) or known[-1][0] + 1 != sequence
                 or sequence + delta >= _SEQUENCE_LIMIT
                 or (state.transaction_first_offset is None) is (attributes >= TRANSACTIONAL_FLAG)
             ))
@@ -255,7 +255,7 @@ class AppendableLog(LogState):
         latest_timestamp, largest_offset = segment.latest_timestamp, segment.largest_offset
         offset = self.log_end_offset
         sized: list[tuple[int, int, int]] = []
-        remembered: list[tuple[ProducerState, BatchMetadata]] = []
+        remembered: list[tuple[ProducerState, RememberedBatch]] = []
         end = 0
         for _ in range(min(max_batches, segment.index_room)):
             begin = end

@@ -52,30 +52,42 @@ class CompletedTransaction(NamedTuple):
     is_aborted: bool
 
 
-BatchMetadata = tuple[int, int, int, int]
-"""One remembered batch: its last sequence, last offset, offset delta and max timestamp. No named
-tuple: making one takes three times as many machine instructions, and each append makes one.
+class BatchMetadata(NamedTuple):
+    """One remembered batch: its last sequence, last offset, offset delta and max timestamp."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+RememberedBatch = tuple[int, int, int, int]
+"""The fields of a `BatchMetadata`. Each append makes one, and a named tuple takes three times as
+many machine instructions.
 """
 
 
-def first_sequence(batch: BatchMetadata) -> int:
-    """Its base sequence; sequences wrap around."""
-    last_sequence, _, offset_delta, _ = batch
-    return (last_sequence - offset_delta) & MAX_SEQUENCE
-
-
 class ProducerState:
-    """One producer id. batches: oldest first. transaction_first_offset: None without an open
-    transaction. marker_offset: that of its last marker, -1 if unknown; not in snapshots.
+    """One producer id. remembered: its last batches, oldest first. transaction_first_offset: None
+    without an open transaction. marker_offset: that of its last marker, -1 if unknown; not in
+    snapshots.
     """
 
     __slots__ = (
-        "batches",
         "coordinator_epoch",
         "last_timestamp",
         "marker_offset",
         "producer_epoch",
         "producer_id",
+        "remembered",
         "transaction_first_offset",
     )
 
@@ -94,29 +106,33 @@ class ProducerState:
         self.last_timestamp = last_timestamp
         self.transaction_first_offset = transaction_first_offset
         self.marker_offset = -1
-        self.batches: list[BatchMetadata] = []
+        self.remembered: list[RememberedBatch] = []
+
+    @property
+    def batches(self) -> list[BatchMetadata]:
+        """The remembered batches, oldest first."""
+        return [BatchMetadata(*batch) for batch in self.remembered]
 
     @property
     def last_sequence(self) -> int:
-        return self.batches[-1][0] if self.batches else NO_SEQUENCE
+        return self.remembered[-1][0] if self.remembered else NO_SEQUENCE
 
     @property
     def next_sequence(self) -> int:
         """The expected base sequence of the next batch in this epoch."""
-        batches = self.batches
-        if not batches:
+        if not self.remembered:
             return 0
-        last = batches[-1][0]
+        last = self.last_sequence
         return 0 if last == MAX_SEQUENCE else last + 1
 
     @property
     def last_offset(self) -> int:
         """The last offset of its data batches; -1 if none is remembered."""
-        return self.batches[-1][1] if self.batches else -1
+        return self.remembered[-1][1] if self.remembered else -1
 
     @property
     def first_sequence(self) -> int:
-        return first_sequence(self.batches[0]) if self.batches else NO_SEQUENCE
+        return BatchMetadata(*self.remembered[0]).first_sequence if self.remembered else NO_SEQUENCE
 
     def move_to_epoch(self, producer_epoch: int) -> None:
         """Move to another epoch. Its sequence numbers start at 0, so the old batches are
@@ -124,12 +140,12 @@ class ProducerState:
         """
         if self.producer_epoch != producer_epoch:
             self.producer_epoch = producer_epoch
-            self.batches.clear()
+            self.remembered.clear()
 
-    def add_batch(self, batch: BatchMetadata) -> None:
-        if len(self.batches) == REMEMBERED_BATCHES:
-            del self.batches[0]
-        self.batches.append(batch)
+    def add_batch(self, batch: RememberedBatch) -> None:
+        if len(self.remembered) == REMEMBERED_BATCHES:
+            del self.remembered[0]
+        self.remembered.append(batch)
 
 
 class ProducerStateManager:
@@ -219,9 +235,11 @@ class ProducerStateManager:
             return None
         last_sequence = header.last_sequence
         for batch in state.batches:
-            if batch[0] == last_sequence and first_sequence(batch) == header.base_sequence:
-                _, last_offset, offset_delta, timestamp = batch
-                return DuplicateBatch(last_offset - offset_delta, last_offset, timestamp)
+            if (
+                batch.last_sequence == last_sequence
+                and batch.first_sequence == header.base_sequence
+            ):
+                return DuplicateBatch(batch.first_offset, batch.last_offset, batch.timestamp)
         return None
 
     def _check_first_sequence(self, header: BatchHeader) -> None:
@@ -302,11 +320,8 @@ class ProducerStateManager:
             state = self.active_producers[producer_id] = ProducerState(producer_id)
         if state.producer_epoch != header.producer_epoch:
             state.move_to_epoch(header.producer_epoch)
-        batches = state.batches
-        if len(batches) == REMEMBERED_BATCHES:
-            del batches[0]
         timestamp = header.max_timestamp
-        batches.append((header.last_sequence, last_offset, header.last_offset_delta, timestamp))
+        state.add_batch((header.last_sequence, last_offset, header.last_offset_delta, timestamp))
         state.last_timestamp = timestamp
         if attributes & TRANSACTIONAL_FLAG and state.transaction_first_offset is None:
             state.transaction_first_offset = header.base_offset
@@ -394,16 +409,15 @@ class ProducerStateManager:
         """The content of a `.snapshot` file that holds up to map_end_offset."""
         entries = bytearray()
         for state in self.active_producers.values():
-            last_sequence, last_offset, offset_delta, _ = (
-                state.batches[-1] if state.batches else (NO_SEQUENCE, -1, 0, -1)
-            )
+            remembered = state.remembered
+            last = BatchMetadata(*(remembered[-1] if remembered else (NO_SEQUENCE, -1, 0, -1)))
             first_offset = state.transaction_first_offset
             entries += _ENTRY.pack(
                 state.producer_id,
                 state.producer_epoch,
-                last_sequence,
-                last_offset,
-                offset_delta,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
                 state.last_timestamp,
                 state.coordinator_epoch,
                 -1 if first_offset is None else first_offset,
@@ -460,7 +474,7 @@ def read_snapshot(data: bytes) -> list[ProducerState]:
             transaction_first_offset=first_offset if first_offset >= 0 else None,
         )
         if last_offset >= 0:
-            state.add_batch((last_sequence, last_offset, offset_delta, timestamp))
+            state.add_batch(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
         states.append(state)
     return states
 

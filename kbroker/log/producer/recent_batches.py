@@ -38,7 +38,7 @@ def recall_batches(producers: ProducerStateManager, segments: Segments) -> None:
     Reads little more than RECALL_BYTES, and nothing without producers. Raises LogDirectoryError.
     """
     offset = producers.map_end_offset
-    known = [state for state in producers.active_producers.values() if state.batches]
+    known = [state for state in producers.active_producers.values() if state.remembered]
     if not known or offset <= segments.first.base_offset:
         return
     seen = ProducerStateManager(producers.topic_partition, expiration_ms=producers.expiration_ms)
@@ -53,9 +53,9 @@ def recall_batches(producers: ProducerStateManager, segments: Segments) -> None:
     for state in known:
         before = seen.active_producers.get(state.producer_id)
         if before is not None and before.producer_epoch == state.producer_epoch:
-            first = state.batches[0][1]
-            earlier = [batch for batch in before.batches if batch[1] < first]
-            state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
+            first = state.batches[0].last_offset
+            earlier = [batch for batch in before.batches if batch.last_offset < first]
+            state.remembered = [*earlier, *state.remembered][-REMEMBERED_BATCHES:]
 
 
 def _headers_before(segments: Segments, offset: int, wanted_bytes: int) -> list[BatchHeader]:

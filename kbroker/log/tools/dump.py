@@ -330,10 +330,10 @@ def _producer_line(state: ProducerState) -> str:
         f"lastTimestamp: {state.last_timestamp} "
     )
     if state.batches:
-        last_sequence, last_offset, offset_delta, timestamp = state.batches[-1]
+        last = state.batches[-1]
         line += (
-            f"firstSequence: {state.first_sequence} lastSequence: {last_sequence} "
-            f"lastOffset: {last_offset} offsetDelta: {offset_delta} "
-            f"timestamp: {timestamp}"
+            f"firstSequence: {state.first_sequence} lastSequence: {last.last_sequence} "
+            f"lastOffset: {last.last_offset} offsetDelta: {last.offset_delta} "
+            f"timestamp: {last.timestamp}"
         )
     return line.rstrip()

@@ -124,7 +124,7 @@ def test_snapshots_say_what_kafka_prints(path: Path) -> None:
             assert not state.batches
         else:
             (last,) = state.batches
-            numbers = [state.first_sequence, *last[:3]]
+            numbers = [last.first_sequence, last.last_sequence, last.last_offset, last.offset_delta]
             assert [str(number) for number in numbers] == list(line.groups()[5:])
 
 

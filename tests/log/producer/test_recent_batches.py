@@ -10,7 +10,6 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer import recent_batches
-from kbroker.log.producer.producer_state import first_sequence
 from kbroker.log.storage import names
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_builder import build_batch
@@ -75,7 +74,7 @@ def test_only_those_of_the_epoch(tmp_path: Path) -> None:
         send(log, sequence, epoch=1)
     log = killed(log, tmp_path)
     batches = log.producers.active_producers[PRODUCER].batches
-    assert [(first_sequence(batch), batch[1] - batch[2]) for batch in batches] == [(0, 6), (2, 8)]
+    assert [(batch.first_sequence, batch.first_offset) for batch in batches] == [(0, 6), (2, 8)]
 
 
 def test_from_where_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +85,7 @@ def test_from_where_it_has_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         send(log, 2 * number)
     log = killed(log, tmp_path)
     batches = log.producers.active_producers[PRODUCER].batches
-    assert [first_sequence(batch) for batch in batches] in ([10, 12, 14], [8, 10, 12, 14])
+    assert [batch.first_sequence for batch in batches] in ([10, 12, 14], [8, 10, 12, 14])
 
 
 def test_large_batches_across_segments(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_large_batches_across_segments(tmp_path: Path) -> None:
     assert len(log.segments) > 4
     log = killed(log, tmp_path, config=config)
     known = log.producers.active_producers[PRODUCER].batches
-    assert [first_sequence(batch) for batch in known] == [4, 5, 6, 7, 8]
+    assert [batch.first_sequence for batch in known] == [4, 5, 6, 7, 8]
     for batch in batches[4:]:
         info = append_as_leader(log, bytearray(batch), leader_epoch=0, now_ms=NOW_MS)
         assert info.duplicate
@@ -125,4 +124,4 @@ def test_a_damaged_end_is_left_out(tmp_path: Path) -> None:
     path.write_bytes(data)
     log = open_log(tmp_path, recovery_point=6)
     batches = log.producers.active_producers[PRODUCER].batches
-    assert [first_sequence(batch) for batch in batches] == [4]
+    assert [batch.first_sequence for batch in batches] == [4]
