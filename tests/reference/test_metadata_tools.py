@@ -84,10 +84,16 @@ def test_both_dump_the_same(whose: str, request: pytest.FixtureRequest) -> None:
 
 
 def shell(snapshot: Path, *command: str) -> str:
-    """The output of one command of MetadataShell."""
+    """The output of one command of MetadataShell, given again where it finds no such file: on a
+    busy machine the shell may run a command before the image that it loads is complete.
+    """
     name = "org.apache.kafka.shell.MetadataShell"
     options = ("--snapshot", str(snapshot))
-    return run_class(name, *options, *command, class_path=shell_class_path())
+    for _ in range(5):
+        printed = run_class(name, *options, *command, class_path=shell_class_path())
+        if "No such file" not in printed:
+            break
+    return printed
 
 
 def test_metadata_shell_reads_a_snapshot(node: Path) -> None:
