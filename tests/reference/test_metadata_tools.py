@@ -84,8 +84,8 @@ def test_both_dump_the_same(whose: str, request: pytest.FixtureRequest) -> None:
 
 
 def shell(snapshot: Path, *command: str) -> str:
-    """The output of one command of MetadataShell, given again where it finds no such file: on a
-    busy machine the shell may run a command before the image that it loads is complete.
+    """The output of one command of MetadataShell, given again where it finds no such file: the
+    shell waits for the first batch of a snapshot only, and gets them one by one.
     """
     name = "org.apache.kafka.shell.MetadataShell"
     options = ("--snapshot", str(snapshot))
