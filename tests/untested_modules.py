@@ -244,10 +244,6 @@ REASONS: Mapping[str, Reason] = {
         "server/network/test_connection.py",
         "the parts that each of these connections is given",
     ),
-    "server/network/response_writer.py": Reason(
-        "server/network/test_connection.py",
-        "one half of a connection: order, file ranges and sendfile over real sockets",
-    ),
     "server/network/responses.py": Reason(
         "server/network/test_answer_queue.py",
         "responses that wait, over real sockets: order, charges, bounds",

@@ -262,23 +262,20 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the complete frames in the buffer, within limits and fairness."""
         self._pump_planned = False
         shared = self._shared
-        dispatcher, buffer, session, memory, admission = (
-            shared.dispatcher, self._buffer, self._session, shared.memory, self._admission,
-        )  # fmt: skip
-        small_responses = dispatcher.small_responses
-        responses, gate, muting = self._responses, self._gate, self._muting
+        dispatcher, memory, responses = shared.dispatcher, shared.memory, self._responses
+        buffer, admission = self._buffer, self._admission
         queue, writer = responses.queue, responses.writer
-        arrived_ms = shared.timers.now_ms()
-        handled = 0
+        small_responses = dispatcher.small_responses
+        arrived_ms, handled = shared.timers.now_ms(), 0
         try:
             while not self._closing:
                 if (
-                    muting.is_muted
+                    self._muting.is_muted
                     or (queue and responses.must_wait())
                     or (not writer.idle and self._is_heavy())
                     or (memory.used > memory.answer_limit and admission.must_queue_up())
                 ):
-                    gate.park()
+                    self._gate.park()
                     break
                 frame = buffer.next_frame()
                 if frame is None:
@@ -286,15 +283,18 @@ class Connection(asyncio.BufferedProtocol):
                     if size > shared.max_list_bytes:
                         self._check_list(size, buffer.next_api_key())
                     if buffer.needed_bytes and not admission.may_grow():
-                        gate.park()
-                    elif not gate.is_reading:
-                        gate.resume()
+                        self._gate.park()
+                    elif not self._gate.is_reading:
+                        self._gate.resume()
                     break
                 size = len(frame)
-                if size > LARGE_REQUEST_BYTES:
+                if size > LARGE_REQUEST_BYTES and (
+                    frame[0] or frame[1]  # the API key is not 0, which is Produce's
+                    or size > LARGE_PRODUCE_BYTES or size > shared.max_list_bytes
+                ):  # fmt: skip
                     pending = self._dispatch_large(frame, arrived_ms)
                 else:
-                    pending = dispatcher.dispatch(session, frame, arrived_ms)
+                    pending = dispatcher.dispatch(self._session, frame, arrived_ms)
                 del frame
                 if pending is not None:
                     responses.add(pending)
@@ -306,13 +306,13 @@ class Connection(asyncio.BufferedProtocol):
                 if buffer.start_over():
                     admission.may_pass = False
                     if (
-                        gate.is_reading
+                        self._gate.is_reading
                         and handled < FRAMES_PER_TURN
                         and not (queue and responses.must_wait())
                     ):
                         break  # another turn would have the same result, at more cost
                 if handled >= FRAMES_PER_TURN:
-                    gate.pause()
+                    self._gate.pause()
                     self._plan_pump()
                     break
         except (MalformedRequest, CloseConnection) as error:
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
         """Dispatch in slices of the loop, except for a Produce request that is mostly records,
-        which are not processed one by one.
+        which are not processed one by one. `_pump` dispatches an ordinary Produce request itself.
         """
         shared = self._shared
         size = len(frame)
@@ -339,10 +339,8 @@ class Connection(asyncio.BufferedProtocol):
             self._check_list(size, int.from_bytes(frame[:API_KEY_BYTES], "big"))
             if exceeds_partition_count(frame, shared.max_list_bytes // PARTITION_BYTES):
                 raise CloseConnection("a Produce request of very many partitions")
-        is_produce = not frame[0] and not frame[1]  # the API key, which is 0
-        if is_produce and (
-            size <= LARGE_PRODUCE_BYTES or not exceeds_partition_count(frame, PRODUCE_PARTITIONS)
-        ):
+        is_produce = not frame[0] and not frame[1]
+        if is_produce and not exceeds_partition_count(frame, PRODUCE_PARTITIONS):
             return shared.dispatcher.dispatch(self._session, frame, arrived_ms)
         return shared.dispatcher.dispatch_in_slices(self._session, frame, arrived_ms)
 

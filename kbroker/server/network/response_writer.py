@@ -68,7 +68,8 @@ def held_bytes_of(parts: Iterable[Part]) -> int:
 
 class ResponseWriter:
     """Sends parts in order. on_idle is called when everything was sent after `write` had to wait,
-    on_buffered when a part of a file range is in memory, because sendfile is impossible.
+    on_buffered when a part of a file range is in memory, because sendfile is impossible. idle:
+    everything is in the kernel, so that the next response can be rendered.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class ResponseWriter:
         "_waits",
         "_warm_until",
         "_watching",
+        "idle",
         "use_sendfile",
     )
 
@@ -116,6 +118,7 @@ class ResponseWriter:
         self._parts: deque[Part] = deque()
         self._offset = 0  # the sent part of the file range at the front
         self._paused = False
+        self.idle = True  # as `_note_idle` has it; an attribute, as every request asks four times
         self._waiting = False  # waiting for the socket, the disk or the next turn
         self._is_full = False  # the socket is full, the reason for `_waiting`
         self._watching = False  # the loop calls back when the socket is writable
@@ -127,11 +130,6 @@ class ResponseWriter:
             hasattr(os, "sendfile") and transport.get_extra_info("sslcontext") is None
         )
         transport.set_write_buffer_limits(high=0)
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything is in the kernel, so that the next response can be rendered."""
-        return not self._parts and not self._paused
 
     @property
     def held_bytes(self) -> int:
@@ -162,16 +160,20 @@ class ResponseWriter:
                 self._transport.write(parts[0])
                 return
         self._parts.extend(parts)
+        self._note_idle()
         if not self._waiting and not self._paused:
             self._run()
+            self._note_idle()
 
     def pause(self) -> None:
         """The transport could not send everything (asyncio's `pause_writing`)."""
         self._paused = True
+        self.idle = False
 
     def resume(self) -> None:
         """The transport has sent everything (asyncio's `resume_writing`)."""
         self._paused = False
+        self._note_idle()
         self._go_on()
 
     def close(self) -> None:
@@ -180,6 +182,7 @@ class ResponseWriter:
         # leaves no reference cycle with the connection
         self._on_idle = self._on_error = self._on_buffered = _nothing
         self._parts.clear()
+        self._note_idle()
         if self._socket is not None:
             self._unwatch(self._socket)
             self._socket.close()
@@ -197,10 +200,14 @@ class ResponseWriter:
             return 0
         return int.from_bytes(answer, sys.byteorder)
 
+    def _note_idle(self) -> None:
+        self.idle = not self._parts and not self._paused
+
     def _go_on(self) -> None:
         if self._closed or self._waiting or self._paused:
             return
         self._run()
+        self._note_idle()
         if self.idle and not self._closed:
             self._waits += 1
             self._on_idle()
@@ -227,12 +234,15 @@ class ResponseWriter:
                 return
 
     def _send_at_once(self, parts: list[Part]) -> bool:
-        """Send a small response with file ranges in one piece, if these are in the page cache.
-        Returns whether that was done; what the socket did not take is sent like other responses.
+        """Send a small response in one piece, if its file ranges are in the page cache. Returns
+        whether that was done; what the socket did not take is sent like other responses.
         """
-        size = _small_size(parts)
-        if not size:
-            return False
+        size, has_files = _size_of(parts)
+        if not has_files:
+            if size > JOIN_BYTES:
+                return False
+            self._transport.write(b"".join(cast(list[bytes], parts)))
+            return True
         direct = self._direct_socket()
         if direct is None or (data := _read_at_once(parts, size)) is None:
             return False
@@ -246,6 +256,7 @@ class ResponseWriter:
         if sent < size:
             self._parts.extend(parts)
             self._drop(sent)
+            self._note_idle()
             self._wait_writable(direct)
         return True
 
@@ -415,10 +426,8 @@ class ResponseWriter:
             self._loop.remove_writer(direct.fileno())
 
 
-def _small_size(parts: list[Part]) -> int:
-    """Bytes of all parts, if some of these are file ranges and all together `READ_BYTES` at most;
-    else 0.
-    """
+def _size_of(parts: list[Part]) -> tuple[int, bool]:
+    """Bytes of all parts, and whether some of these are file ranges."""
     size = 0
     has_files = False
     for part in parts:
@@ -427,13 +436,15 @@ def _small_size(parts: list[Part]) -> int:
         else:
             size += part.size
             has_files = True
-    return size if has_files and size <= READ_BYTES and _NO_WAIT is not None else 0
+    return size, has_files
 
 
 def _read_at_once(parts: list[Part], size: int) -> bytearray | None:
-    """The bytes of all parts, which are `size` together; None if a file range is not in the page
-    cache or cannot be read.
+    """The bytes of all parts, which are `size` together; None if these are more than `READ_BYTES`,
+    or a file range is not in the page cache or cannot be read.
     """
+    if size > READ_BYTES or _NO_WAIT is None:
+        return None
     data = bytearray(size)
     view = memoryview(data)
     begin = 0
@@ -445,7 +456,7 @@ def _read_at_once(parts: list[Part], size: int) -> bytearray | None:
             found = cast(FileRange, part)
             end = begin + found.size
             try:
-                count = os.preadv(found.fileno(), [view[begin:end]], found.position, _NO_WAIT or 0)
+                count = os.preadv(found.fileno(), [view[begin:end]], found.position, _NO_WAIT)
             except OSError:  # also: not without a wait
                 return None
             if count != end - begin:

@@ -107,11 +107,12 @@ class Responses:
         """Queue the response to the newest request, which may not be resolved yet."""
         queue = self.queue
         queue.append(pending)
-        if len(queue) > 1:
-            queue.account()
-        if pending.deferred is not None:
+        deferred = pending.deferred
+        if len(queue) > 1 and (deferred is not None or queue.unresolved):
+            queue.account()  # not for ready responses behind ready ones: this turn sends them
+        if deferred is not None:
             queue.unresolved += 1
-            pending.deferred.on_done(
+            deferred.on_done(
                 lambda message: self._resolved(pending, message),
                 lambda error: self._resolved(pending, pending.error_response(error)),
             )

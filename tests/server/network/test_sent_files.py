@@ -159,8 +159,8 @@ def test_what_is_not_read_in_one_piece(new_loop: NewLoop, tmp_path: Path) -> Non
     path.write_bytes(bytes(200_000))
 
     def read(parts: list[Part]) -> bytearray | None:
-        size = response_writer._small_size(parts)
-        return response_writer._read_at_once(parts, size) if size else None
+        size, has_files = response_writer._size_of(parts)
+        return response_writer._read_at_once(parts, size) if has_files else None
 
     assert read([b"ab", FileRange(path, 0, 3), b"c"]) == b"ab\0\0\0c"
     assert read([b"a", FileRange(path, 0, response_writer.READ_BYTES)]) is None, "too large"
