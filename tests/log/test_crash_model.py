@@ -50,6 +50,26 @@ def test_a_truncation_below_the_begin_ends_at_any_step(power_loss: bool) -> None
         machine.teardown()
 
 
+@pytest.mark.parametrize("power_loss", [False, True])
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_truncation_below_the_begin_of_an_empty_log_ends_at_any_step(
+    in_worker: bool, power_loss: bool
+) -> None:
+    """A crash after the last segment is removed leaves a log that starts at the truncation's offset
+    or its old start, not at 0.
+    """
+    for after in range(1, 60):
+        machine = CompactingMachine()
+        machine.begin(seed=0)
+        machine.append_many(batches=2, size=0)
+        machine.delete_records(share=1.0)
+        machine.checkpoint()
+        machine.retain(is_deferred=True, keep_bytes=0)
+        machine.crash_soon(after=after, power_loss=power_loss)
+        machine.truncate(in_worker=in_worker, share=0.5)
+        machine.teardown()
+
+
 def test_power_is_lost_right_behind_a_clean_stop_after_retention() -> None:
     """Some files of a removed segment had their old names then, and the log was taken for damaged:
     the stop synced nothing, as there was no new record.

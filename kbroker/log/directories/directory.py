@@ -111,14 +111,15 @@ class LogDirectory:
         }
 
     def start_offsets(self) -> dict[TopicPartition, int]:
-        """The start of each log that starts after the base offset of its first segment:
+        """The start of each log that does not start at the base offset of its first segment:
         log-start-offset-checkpoint. While renames of retired segments are pending, segments before
-        the first one are still on disk.
+        the first one are still on disk. While a worker cuts a log below its first segment, the
+        start is lower: after a crash without any segment the log starts there, not at 0.
         """
         starts = {
             key: log.log_start_offset
             for key, log in self.all_logs()
-            if log.log_start_offset > log.segments.first.base_offset or log.jobs.is_pending
+            if log.log_start_offset != log.segments.first.base_offset or log.jobs.is_pending
         }
         for key, damaged in self.damaged.items():
             if damaged.log_start_offset:
