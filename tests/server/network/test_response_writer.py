@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import cast
 
@@ -52,9 +53,9 @@ class Turns:
     """The part of an event loop that the writer needs here."""
 
     def __init__(self) -> None:
-        self.planned: list[object] = []
+        self.planned: list[Callable[[], object]] = []
 
-    def call_soon(self, callback: object) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         self.planned.append(callback)
 
 
@@ -124,7 +125,7 @@ def test_bytes_leave_in_order_and_idle_is_never_wrong(seed: int) -> None:
         elif action < 0.8 and transport.unsent:
             transport.drain()
         elif turns.planned:
-            turns.planned.pop(0)()  # type: ignore[operator]
+            turns.planned.pop(0)()
         is_sent = sum(map(len, transport.writes)) == len(sent)
         assert writer.idle == (is_sent and not transport.unsent)
         assert sent.startswith(b"".join(transport.writes))
@@ -132,5 +133,5 @@ def test_bytes_leave_in_order_and_idle_is_never_wrong(seed: int) -> None:
     while not writer.idle:
         transport.drain()
         while turns.planned:
-            turns.planned.pop(0)()  # type: ignore[operator]
+            turns.planned.pop(0)()
     assert b"".join(transport.writes) == sent
