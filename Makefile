@@ -107,9 +107,9 @@ pure-tests: $(STAMP)
 	    $(wildcard $(PURE))
 
 .PHONY: test-slow
-test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, many seeds, comparison with Apache Kafka (half a day)
+test-slow: $(STAMP)  ## the slow tests too: kill -9 runs, long fuzzing, many seeds, comparison with Apache Kafka (three hours)
 	@export HYPOTHESIS_PROFILE=thorough; \
-	    $(PYTEST) -q $(PARALLEL) -m "(slow or reference) and not serial"; failed=$$?; \
+	    $(PYTEST) -q $(PARALLEL) -m "(slow or reference) and not serial and not soak"; failed=$$?; \
 	    [ $$failed -le 1 ] || exit $$failed; \
 	    $(PYTEST) -q -m "slow and serial" && exit $$failed
 
@@ -130,6 +130,10 @@ test-spark-kafka: $(STAMP) jars spark-ready  ## the same tests with Apache Kafka
 .PHONY: test-spark-kills
 test-spark-kills: $(STAMP) spark-ready  ## twenty rounds of kills for each job of the Spark pack (an hour)
 	@$(PYTEST) -q tests/spark -m "spark_kills"
+
+.PHONY: test-spark-soak
+test-spark-soak: $(STAMP) spark-ready  ## the same with 200 rounds (ten hours)
+	@$(PYTEST) -q tests/spark -m "soak"
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) jars  ## controllers and brokers through 200 rounds of faults (Linux, root; 40 minutes)

@@ -40,13 +40,14 @@ def test_every_tool_is_run() -> None:
         ("m-550e8400-e29b-41d4-a716-446655440000", ["m-<uuid 1>"]),
         ("12:00:01.234 [main] ERROR", ["<clock> [<thread>] ERROR"]),
         ("2026-11-23 18:00:00:123, 1795456999971", ["<date>, <ms>"]),
+        ("port 44561 at 1795445616999, 1795600044561", ["port <port> at <ms>, <ms>"]),
         ("clientId=adminclient-12, producer-3", ["clientId=adminclient-<n>, producer-<n>"]),
         ("X: y\n\tat a.B.c(B.java:1)\n\t... 3 more\nZ", ["X: y", "Z"]),
         ("took 17 ms", ["took <n> ms"]),
     ],
 )
 def test_what_differs_from_run_to_run_is_left_out(printed: str, lines: list[str]) -> None:
-    known = {"bootstrap": "127.0.0.1:4711"}
+    known = {"bootstrap": "127.0.0.1:4711", "port": "44561"}
     assert normalised(printed, known, ((r"took \d+ ms", "took <n> ms"),)) == lines
 
 

@@ -34,7 +34,7 @@ ROUNDS: Final = pytest.mark.parametrize(
         pytest.param(
             int(os.environ.get("KBROKER_TEST_KILLS", "20")), marks=pytest.mark.spark_kills
         ),
-        pytest.param(200, marks=pytest.mark.slow),
+        pytest.param(200, marks=[pytest.mark.slow, pytest.mark.soak]),
     ],
 )
 LIFE: Final = 10

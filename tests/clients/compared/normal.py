@@ -47,7 +47,8 @@ def normalised(
     """
     text = "\n".join(line for line in text.splitlines() if not STACK.fullmatch(line))
     for name, value in sorted(known.items(), key=lambda item: -len(item[1])):
-        text = text.replace(value, f"<{name}>")
+        # A port is no port within a longer number, such as a timestamp.
+        text = re.sub(rf"(?<!\d){re.escape(value)}(?!\d)", f"<{name}>", text)
     numbers: dict[str, dict[str, int]] = {}
 
     def named(kind: str, value: str) -> str:
