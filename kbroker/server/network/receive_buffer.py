@@ -93,7 +93,7 @@ class ReceiveBuffer:
         self.front_bytes = 0
         """Length of the last incomplete frame, including its length field; 0 if there is none."""
         self.needed_bytes = 0
-        """The capacity for the frame at the front; 0 unless it exceeds the current one."""
+        """The capacity wanted for the frame at the front; 0 unless it exceeds the current one."""
         self._start = 0  # the position of the first byte not yet returned
         self._end = 0  # the end of the received bytes
         self._frames_seen = False
@@ -104,6 +104,13 @@ class ReceiveBuffer:
     def held_bytes(self) -> int:
         """The memory in use: for a mapping, the part that was ever filled."""
         return self.capacity_bytes if self.capacity_bytes < MAPPED_BYTES else self._high_bytes
+
+    @property
+    def must_grow(self) -> bool:
+        """Whether the frame at the front does not fit; otherwise the needed capacity is for speed
+        only, see `SEVERAL_FRAMES_BYTES`.
+        """
+        return self.front_bytes > self.capacity_bytes
 
     @property
     def pending_bytes(self) -> int:
@@ -156,6 +163,8 @@ class ReceiveBuffer:
                     self._want(length + LENGTH_BYTES)
                 elif self.capacity_bytes > LARGE_BYTES:
                     self._move_to(SMALL_BYTES)  # read no more of it before there is room for all
+            elif length * 2 > self.capacity_bytes and available >= ASK_BYTES:
+                self._want_several(length + LENGTH_BYTES)
             return None
         self._frames_seen = True
         self.front_bytes = 0
@@ -208,13 +217,21 @@ class ReceiveBuffer:
     def _want(self, frame_bytes: int) -> None:
         """Request capacity: the frame at the front is larger than the buffer."""
         if frame_bytes <= SEVERAL_FRAMES_BYTES:
-            wanted = _power_of_two(frame_bytes + MIN_FREE_BYTES)
-            wanted = wanted * 2 if wanted > SMALL_BYTES else wanted
+            wanted = _room_for_several(frame_bytes)
         else:
             wanted = -(-(frame_bytes + SPARE_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.needed_bytes = wanted
         if wanted <= SMALL_BYTES:
             self.grow()
+
+    def _want_several(self, frame_bytes: int) -> None:
+        """Request capacity for two frames like the one at the front, which fits: a first request
+        is often smaller than the following ones.
+        """
+        if frame_bytes <= SEVERAL_FRAMES_BYTES:
+            wanted = _room_for_several(frame_bytes)
+            if wanted > self.capacity_bytes:
+                self.needed_bytes = wanted
 
     def _make_room(self) -> None:
         pending = self._end - self._start
@@ -246,6 +263,12 @@ class ReceiveBuffer:
             )
         if bytes(head) in _HTTP_METHODS:
             raise MalformedRequest("an HTTP request; this port speaks the Kafka protocol")
+
+
+def _room_for_several(frame_bytes: int) -> int:
+    """The capacity for frames up to `SEVERAL_FRAMES_BYTES`: for two, unless they are small."""
+    wanted = _power_of_two(frame_bytes + MIN_FREE_BYTES)
+    return wanted * 2 if wanted > SMALL_BYTES else wanted
 
 
 def _power_of_two(size: int) -> int:

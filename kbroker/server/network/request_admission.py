@@ -81,12 +81,15 @@ class RequestAdmission:
             self.shrink()
 
     def may_grow(self) -> bool:
-        """Let the request at the front have the buffer that it needs, now or after waiting. Raises
-        CloseConnection if it must not even wait.
+        """Let the request at the front have the buffer that it needs, now or after waiting; a
+        request that fits never waits. Raises CloseConnection if it must not even wait.
         """
         buffer, memory = self._buffer, self._memory
         self.give_back_unused()
         if not memory.take(buffer.needed_bytes - self.held_bytes):
+            if not buffer.must_grow:
+                buffer.needed_bytes = 0
+                return True
             needed = buffer.needed_bytes
             self.shrink()
             buffer.needed_bytes = needed

@@ -119,6 +119,26 @@ def test_a_large_frame_waits_for_its_buffer() -> None:
     assert feed(buffer, frame(b"x" * 300_000)[len(start) :], 1 << 16) == [b"x" * 300_000]
 
 
+@pytest.mark.parametrize("first", [10_000, 40_000, 90_000])
+def test_a_buffer_has_room_for_two_frames_whichever_came_first(first: int) -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    feed(buffer, frame(bytes(first)), 1 << 30)
+    large = frame(b"x" * 90_000)
+    feed(buffer, large + large[:ASK_BYTES], 1 << 30)
+    assert not buffer.must_grow
+    assert buffer.capacity_bytes == 256 * 1024
+    feed(buffer, large[ASK_BYTES:], 1 << 30)
+    assert len(buffer.writable()) >= 2 * len(large)
+    assert buffer.needed_bytes == 0, "no room for a third one"
+
+
+def test_small_frames_do_not_ask_for_room_for_two() -> None:
+    buffer = ReceiveBuffer(LIMIT)
+    small = frame(bytes(SMALL_BYTES - 1000))
+    feed(buffer, small + small[: ASK_BYTES + 100], 1 << 30)
+    assert (buffer.capacity_bytes, buffer.needed_bytes) == (SMALL_BYTES, 0)
+
+
 @pytest.mark.parametrize("pending", [0, 100, 3000, 60_000])
 def test_shrinking_keeps_what_is_pending(pending: int) -> None:
     buffer = ReceiveBuffer(LIMIT)

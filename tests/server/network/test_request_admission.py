@@ -10,6 +10,8 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.server.api_handler import small_responses
 from kbroker.server.handlers import all_handlers
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.network.peer_progress import PeerProgress
+from kbroker.server.network.receive_buffer import ReceiveBuffer
 from kbroker.server.network.request_admission import RequestAdmission
 
 
@@ -46,3 +48,35 @@ def test_small_answers_do_not_wait_for_the_large_ones_of_others(
     memory.charge(memory.limit)
     if admission.ticket is None:
         assert admission.must_queue_up() == waits_at_the_limit
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_room_for_a_second_frame_is_not_waited_for(is_short: bool) -> None:
+    memory = MemoryPool(1 << 20)
+    buffer = ReceiveBuffer(1 << 20)
+    admission = RequestAdmission(buffer, memory, PeerProgress(), lambda: None, frozenset())
+
+    def receive(data: bytes) -> None:
+        room = buffer.writable()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        buffer.received(count)
+        while buffer.next_frame() is not None:
+            pass
+        if buffer.needed_bytes:
+            assert admission.may_grow()
+        if data[count:]:
+            receive(data[count:])
+
+    receive(frame_of(40_000))
+    assert admission.held_bytes == buffer.capacity_bytes == 128 * 1024
+    if is_short:
+        memory.charge(memory.limit - memory.used)
+    receive(frame_of(90_000) + frame_of(90_000)[:20_000])
+    assert admission.ticket is None
+    assert buffer.needed_bytes == 0
+    assert admission.held_bytes == buffer.capacity_bytes == (128 if is_short else 256) * 1024
+
+
+def frame_of(size: int) -> bytes:
+    return size.to_bytes(4, "big") + bytes(size)
