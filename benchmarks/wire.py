@@ -6,8 +6,9 @@ under way, a consumer with a session.
 from __future__ import annotations
 
 import asyncio
-import os
+import random
 import socket
+import string
 import struct
 import time
 from collections import deque
@@ -29,6 +30,7 @@ from kbroker.protocol.batches.batch_header import (
     SCAN_FIELDS,
 )
 from kbroker.protocol.batches.checksum import crc32c
+from kbroker.protocol.batches.compression import Compression
 from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.codecs.schema import Message, Request, Response
 from kbroker.protocol.framing import decode_response_header, encode_request_frame
@@ -40,6 +42,7 @@ from kbroker.testing.process import BrokerProcess
 PRODUCE_VERSION = 12
 FETCH_VERSION = 12
 IN_FLIGHT = 5
+LETTERS = string.ascii_uppercase.encode()
 
 _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
@@ -50,12 +53,16 @@ R = TypeVar("R", bound=Response)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Requests of `batches` batches, one for each partition, of `records` records each."""
+    """Requests of `batches` batches, one for each partition, of `records` records each. A
+    compressed batch is hardly smaller: its values are random letters, as Kafka's
+    ProducerPerformance makes them.
+    """
 
     name: str
     batches: int
     records: int
     record_bytes: int
+    compression: Compression = Compression.NONE
 
 
 class ProduceRequests:
@@ -67,9 +74,13 @@ class ProduceRequests:
         """producer_id: of no real producer; the broker accepts an unknown producer."""
         self._count = case.records
         now_ms = time.time_ns() // 1_000_000
-        value = os.urandom(case.record_bytes // 2).hex().encode()
+        letters = random.Random(1)
         batch = build_batch(
-            [(now_ms, None, value, []) for _ in range(case.records)],
+            [
+                (now_ms, None, bytes(letters.choices(LETTERS, k=case.record_bytes)), [])
+                for _ in range(case.records)
+            ],
+            compression=case.compression,
             producer_id=producer_id,
             producer_epoch=0,
             base_sequence=0,
