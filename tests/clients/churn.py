@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -170,13 +170,33 @@ class Double:
         return history.departed(self.other, self.since_ms, self.at_ms)
 
 
-def doubles_of(said: Sequence[Said]) -> list[Double]:
+def in_order(said: Sequence[Said]) -> list[Said]:
     """By the clocks of those who say it: what they say comes late by the time that their pipes are
-    read. In one millisecond who gives back comes first.
+    read. In one millisecond who gives back comes first, but not before it is given what it gives
+    back: each client's own order is kept.
     """
+    at: dict[int, list[Said]] = {}
+    for one in said:
+        at.setdefault(one.at_ms, []).append(one)
+    ordered: list[Said] = []
+    for _, together in sorted(at.items()):
+        last = {one.client_id: one.kind for one in together}
+        turns: tuple[list[Said], ...] = ([], [], [])
+        given: set[str] = set()
+        for one in together:
+            if one.kind == "assigned":
+                given.add(one.client_id)
+            turn = 0 if one.client_id not in given else 1 + (last[one.client_id] == "assigned")
+            turns[turn].append(one)
+        ordered += chain.from_iterable(turns)
+    return ordered
+
+
+def doubles_of(said: Sequence[Said]) -> list[Double]:
+    """Partitions that two had at once, by what they say."""
     owners: dict[int, dict[str, int]] = {n: {} for n in range(PARTITIONS)}
     doubles: list[Double] = []
-    for one in sorted(said, key=lambda one: (one.at_ms, one.kind == "assigned")):
+    for one in in_order(said):
         for partition, holders in owners.items():
             if one.partitions is not None and partition not in one.partitions:
                 continue

@@ -151,6 +151,15 @@ def said(*lines: tuple[int, str, str, set[int] | None]) -> list[Said]:
     ]
 
 
+def test_what_is_given_and_given_back_in_one_millisecond_is_not_kept() -> None:
+    both = [(1, "a", "assigned", {0}), (1, "a", "revoked", {0})]
+    for lines in ([*both, (1, "b", "assigned", {0})], [(1, "b", "assigned", {0}), *both]):
+        assert not doubles_of(said(*lines, (2, "b", "revoked", {0}), (2, "c", "assigned", {0})))
+    swapped = [(2, "b", "assigned", {0}), (2, "a", "revoked", {0}), (2, "a", "assigned", {1})]
+    assert not doubles_of(said((1, "a", "assigned", {0}), *swapped))
+    assert doubles_of(said((1, "a", "assigned", {0}), (2, "a", "assigned", {1}), *swapped[:1]))
+
+
 def test_a_partition_with_two_is_found() -> None:
     first = (1, "a", "assigned", {0, 1})
     assert not doubles_of(said(first, (2, "a", "revoked", {0, 1}), (2, "b", "assigned", {0})))
