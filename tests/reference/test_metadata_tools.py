@@ -4,7 +4,7 @@ the same words as `kbroker dump-log`, MetadataShell shows the same image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -83,23 +83,30 @@ def test_both_dump_the_same(whose: str, request: pytest.FixtureRequest) -> None:
         assert list(dump_file(path, record_text=metadata_text)) == lines
 
 
-def shell(snapshot: Path, *command: str) -> str:
-    """The output of one command of MetadataShell, given again where it finds no such file: the
-    shell waits for the first batch of a snapshot only, and gets them one by one.
+def shell(snapshot: Path, *command: str, until: Callable[[str], bool]) -> str:
+    """The output of one command of MetadataShell, given again until it is whole, five times at
+    most: the shell waits for the first batch of a snapshot only, and gets them one by one. A folder
+    is there before what is in it.
     """
     name = "org.apache.kafka.shell.MetadataShell"
     options = ("--snapshot", str(snapshot))
     for _ in range(5):
         printed = run_class(name, *options, *command, class_path=shell_class_path())
-        if "No such file" not in printed:
+        if until(printed):
             break
     return printed
 
 
 def test_metadata_shell_reads_a_snapshot(node: Path) -> None:
     newest = snapshots(node)[-1]
-    topics = shell(newest, "ls", "/image/topics/byName").split()
-    assert topics == ["t0", "t1", "t2"]
-    assert "partitionEpoch" in shell(newest, "cat", "/image/topics/byName/t2/1")
-    assert "4.3-IV0" in shell(newest, "cat", "/image/features/metadataVersion")
-    assert shell(newest, "ls", "/image/cluster/brokers").split() == ["1"]
+
+    def listed(path: str, count: int) -> list[str]:
+        return shell(newest, "ls", path, until=lambda out: len(out.split()) == count).split()
+
+    def content(path: str) -> str:
+        return shell(newest, "cat", path, until=lambda out: "No such file" not in out)
+
+    assert listed("/image/topics/byName", 3) == ["t0", "t1", "t2"]
+    assert "partitionEpoch" in content("/image/topics/byName/t2/1")
+    assert "4.3-IV0" in content("/image/features/metadataVersion")
+    assert listed("/image/cluster/brokers", 1) == ["1"]
