@@ -34,6 +34,10 @@ class Received:
     headers: tuple[tuple[str, bytes], ...] = field(default=())
 
 
+class GroupRebalances(Exception):
+    """Nothing was committed: the member is to poll, and to commit what it owns then."""
+
+
 class Member(Protocol):
     """A consumer in a group."""
 
@@ -41,7 +45,9 @@ class Member(Protocol):
 
     def assignment(self) -> set[int]: ...
 
-    def commit(self) -> None: ...
+    def commit(self) -> None:
+        """Raises GroupRebalances."""
+        ...
 
     def close(self) -> None: ...
 
@@ -90,9 +96,17 @@ class PolledMember:
         while not self._stopping.is_set():
             self.seen += self._member.poll(0.2)
             self.owned = self._member.assignment()
-        if self.owned:
-            self._member.commit()
+        self._commit()
         self._member.close()
+
+    def _commit(self) -> None:
+        """What it owns, also where another member left just now."""
+        while self.owned:
+            try:
+                return self._member.commit()
+            except GroupRebalances:
+                self.seen += self._member.poll(0.2)
+                self.owned = self._member.assignment()
 
     def stop(self) -> None:
         """Leave the group in order."""
@@ -228,8 +242,11 @@ class ConfluentAdapter:
                 try:
                     consumer.commit(asynchronous=False)
                 except KafkaException as error:
+                    code = error.args[0].code()
+                    if code in (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION):
+                        raise GroupRebalances from error
                     # librdkafka counts a commit with nothing new since the last one as an error.
-                    if error.args[0].code() != KafkaError._NO_OFFSET:
+                    if code != KafkaError._NO_OFFSET:
                         raise
 
             def close(self) -> None:
@@ -336,9 +353,15 @@ class KafkaPythonAdapter:
             consumer.close()
 
     def join(self, group: str, topic: str) -> Member:
+        from kafka.errors import CommitFailedError, RebalanceInProgressError
+
         consumer = self._consumer(
             group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300
         )
+        # A leader that has not heard of the topic yet assigns nothing and joins again when it has.
+        # Version 3.0.12 forgets that second join for ever if a poll's time is over before the
+        # answer to its SyncGroup: in join_group_async, need_rejoin() is false by then.
+        consumer.partitions_for_topic(topic)
         consumer.subscribe([topic])
         received = self._received
 
@@ -351,7 +374,10 @@ class KafkaPythonAdapter:
                 return {item.partition for item in consumer.assignment()}
 
             def commit(self) -> None:
-                consumer.commit()
+                try:
+                    consumer.commit()
+                except (CommitFailedError, RebalanceInProgressError) as error:
+                    raise GroupRebalances from error
 
             def close(self) -> None:
                 consumer.close()
@@ -486,6 +512,8 @@ class AiokafkaAdapter:
         return result
 
     def join(self, group: str, topic: str) -> Member:
+        from aiokafka.errors import CommitFailedError
+
         consumer = self._run(
             self._consumer(
                 topic, group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300
@@ -502,7 +530,10 @@ class AiokafkaAdapter:
                 return {item.partition for item in consumer.assignment()}
 
             def commit(self) -> None:
-                run(consumer.commit())
+                try:
+                    run(consumer.commit())
+                except CommitFailedError as error:
+                    raise GroupRebalances from error
 
             def close(self) -> None:
                 run(consumer.stop())

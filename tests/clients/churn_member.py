@@ -13,6 +13,7 @@ import json
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 stopping = threading.Event()
@@ -157,6 +158,8 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
                     raise
 
     consumer = connect()
+    with suppress(KafkaError):
+        consumer.partitions_for_topic(topic)  # first, see `KafkaPythonAdapter.join`
     consumer.subscribe([topic], listener=Listener())
     while not stopping.is_set():
         try:
