@@ -89,6 +89,19 @@ def test_power_is_lost_right_behind_a_clean_stop_after_retention() -> None:
             machine.teardown()
 
 
+def test_retention_is_killed_in_a_log_that_lost_its_last_records() -> None:
+    """The empty segment behind them says where the log ends; retention moves its start there."""
+    for after in range(8):
+        machine = CrashMachine()
+        machine.begin(seed=1)
+        machine.end_transaction(commit=False)
+        machine.roll()
+        machine.lose_power()
+        machine.crash_soon(after=after, power_loss=False)
+        machine.retain(is_deferred=False, keep_bytes=0)
+        machine.teardown()
+
+
 AT_LENGTH = settings(
     stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -4,6 +4,7 @@ the same words as `kbroker dump-log`, MetadataShell shows the same image.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ pytestmark = [
 
 OFTEN = {"metadata.log.max.record.bytes.between.snapshots": "1"}
 """A snapshot after every record."""
+SHELL_S = 60.0
+"""For a command that shows all of a snapshot."""
 
 
 def snapshots(folder: Path) -> list[Path]:
@@ -83,30 +86,21 @@ def test_both_dump_the_same(whose: str, request: pytest.FixtureRequest) -> None:
         assert list(dump_file(path, record_text=metadata_text)) == lines
 
 
-def shell(snapshot: Path, *command: str, until: Callable[[str], bool]) -> str:
-    """The output of one command of MetadataShell, given again until it is whole, five times at
-    most: the shell waits for the first batch of a snapshot only, and gets them one by one. A folder
-    is there before what is in it.
+def shell_shows(snapshot: Path, is_whole: Callable[[str], bool], *command: str) -> None:
+    """A command of MetadataShell prints what is expected, at a later try if need be: the shell
+    waits for the first batch of a snapshot only, and gets the others while the command runs.
     """
     name = "org.apache.kafka.shell.MetadataShell"
-    options = ("--snapshot", str(snapshot))
-    for _ in range(5):
-        printed = run_class(name, *options, *command, class_path=shell_class_path())
-        if until(printed):
-            break
-    return printed
+    arguments = (name, "--snapshot", str(snapshot), *command)
+    deadline = time.monotonic() + SHELL_S
+    while not is_whole(printed := run_class(*arguments, class_path=shell_class_path())):
+        assert time.monotonic() < deadline, printed
 
 
 def test_metadata_shell_reads_a_snapshot(node: Path) -> None:
     newest = snapshots(node)[-1]
-
-    def listed(path: str, count: int) -> list[str]:
-        return shell(newest, "ls", path, until=lambda out: len(out.split()) == count).split()
-
-    def content(path: str) -> str:
-        return shell(newest, "cat", path, until=lambda out: "No such file" not in out)
-
-    assert listed("/image/topics/byName", 3) == ["t0", "t1", "t2"]
-    assert "partitionEpoch" in content("/image/topics/byName/t2/1")
-    assert "4.3-IV0" in content("/image/features/metadataVersion")
-    assert listed("/image/cluster/brokers", 1) == ["1"]
+    topics, brokers = ["t0", "t1", "t2"], ["1"]
+    shell_shows(newest, lambda out: out.split() == topics, "ls", "/image/topics/byName")
+    shell_shows(newest, lambda out: "partitionEpoch" in out, "cat", "/image/topics/byName/t2/1")
+    shell_shows(newest, lambda out: "4.3-IV0" in out, "cat", "/image/features/metadataVersion")
+    shell_shows(newest, lambda out: out.split() == brokers, "ls", "/image/cluster/brokers")
