@@ -292,10 +292,11 @@ def _session_settings(
     """Settings of the session, which writes tables of these formats. Raises JobError without a Java
     that Spark runs on.
     """
-    problem = None if started_by_spark_submit() else java_problem()
+    settings = {name: value for name, value in values.items() if name.startswith("spark.")}
+    has_java = started_by_spark_submit() or settings.get("spark.remote", "").startswith("sc:")
+    problem = None if has_java else java_problem()
     if problem is not None:
         raise JobError(problem)
-    settings = {name: value for name, value in values.items() if name.startswith("spark.")}
     if arguments.master is not None:
         settings["spark.master"] = arguments.master
     return settings if "spark.remote" in settings else with_lake(settings, *formats)

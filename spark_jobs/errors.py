@@ -22,6 +22,14 @@ class StartRefused(JobError):
     exit_code = 2
 
 
+def _kinds(kind: type[JobError] = JobError) -> dict[str, type[JobError]]:
+    """JobError and all classes below it that are imported, by name."""
+    found = {kind.__name__: kind}
+    for below in kind.__subclasses__():
+        found |= _kinds(below)
+    return found
+
+
 _PYTHON_TRACE = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^[\w.]*?(\w*(?:Error|Exception|Refused)): (.+)$", re.MULTILINE)
 _DELETED_UNREAD = re.compile(
@@ -36,6 +44,20 @@ def _text(error: BaseException) -> str:
     return f"Java has ended ({type(error).__name__})"
 
 
+def _last_raised(text: str) -> tuple[str, str] | None:
+    """Name and message of the last error in a Python trace; None if the text has none."""
+    _, is_python, trace = text.partition(_PYTHON_TRACE)
+    raised = _PYTHON_ERROR.findall(trace) if is_python else []
+    return raised[-1] if raised else None
+
+
+def job_error_in(error: BaseException) -> JobError | None:
+    """The JobError that a Python process of Spark raised, out of the trace in Spark's own error."""
+    raised = _last_raised(_text(error))
+    kind = None if raised is None else _kinds().get(raised[0])
+    return None if raised is None or kind is None else kind(raised[1])
+
+
 def first_cause(error: BaseException) -> str:
     """The line that names the cause of a failure in Java or in a Python worker, at most 500
     characters; all of it with SPARK_JOBS_TRACE set.
@@ -43,10 +65,9 @@ def first_cause(error: BaseException) -> str:
     text = _text(error)
     if os.environ.get("SPARK_JOBS_TRACE"):
         return text
-    _, is_python, trace = text.partition(_PYTHON_TRACE)
-    raised = _PYTHON_ERROR.findall(trace) if is_python else []
-    if raised:
-        name, message = raised[-1]
+    raised = _last_raised(text)
+    if raised is not None:
+        name, message = raised
         if "No module named" in message:
             return f"{message} in Spark's Python workers: install it on the executors too"
         return f"{name}: {message}"[:500]

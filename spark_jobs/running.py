@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from .errors import JobError, first_cause
+from .errors import JobError, first_cause, job_error_in
 from .progress import Progress, listen
+from .session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,15 +71,17 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def await_end(query: StreamingQuery, stop: threading.Event) -> None:
+def await_end(query: StreamingQuery, stop: threading.Event, *, cuts_off: bool = False) -> None:
     """Wait until the query ends, or `stop` is set and its batch has ended.
 
     A query that is between two batches is stopped; one that begins another batch ends by the
-    StopRequested of its batch function. Raises what ended the query, unless `stop` was set before.
+    StopRequested of its batch function. cuts_off: it is stopped within its batch too, since the
+    function does not see `stop` (Spark Connect). Raises what ended the query, unless `stop` was set
+    before.
     """
     try:
         while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # it takes floats too
-            if stop.is_set() and not query.status["isTriggerActive"]:
+            if stop.is_set() and (cuts_off or not query.status["isTriggerActive"]):
                 query.stop()
                 return
     except KeyboardInterrupt:
@@ -107,7 +110,7 @@ def run_query(
     try:
         query = start()
         try:
-            await_end(query, stop)
+            await_end(query, stop, cuts_off=is_remote(spark))
         except Exception as error:  # StreamingQueryException, or py4j's
             raise _reason(job, error, failure_of_batch()) from error
         failure = failure_of_batch()  # while it was being stopped
@@ -124,4 +127,6 @@ def _reason(job: str, error: Exception, failure: Exception | None) -> JobError:
     """What to raise for a query that failed: what its batch function raised, if that was it."""
     if isinstance(failure, JobError):
         return failure
+    if failure is None and (raised := job_error_in(error)) is not None:  # in another process
+        return raised
     return JobError(f"{job} stopped: {first_cause(failure or error)}")

@@ -24,7 +24,7 @@ from .quiet import without_traces_of_java
 from .spark_conf import OPTIONS, connector_package, spark_home
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["JobError", "check_kafka_source", "open_session", "ship", "started_by_spark_submit"]
 
@@ -280,8 +280,8 @@ def _session(application_name: str, settings: Mapping[str, str]) -> SparkSession
     return spark
 
 
-def is_remote(spark: SparkSession) -> bool:
-    """Whether it is a session of Spark Connect."""
+def is_remote(spark: SparkSession | DataFrame) -> bool:
+    """Whether it is a session of Spark Connect, or a frame of one."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,8 @@ class ArchiveBatches:
     """The function of the query's foreachBatch. Its state is in the output and the checkpoint, so
     it may run in another process than the one that made it (Spark Connect).
 
-    is_stopping, on_commit: only called in the process that made it. dead: records that could not be
-    decoded, counted by `on_commit`.
+    is_stopping, on_commit: only called in the process that made it. files, dead: that were written,
+    and records that could not be decoded.
     """
 
     store: Store
@@ -41,8 +41,9 @@ class ArchiveBatches:
     subscription: Subscription
     security_protocol: str
     is_stopping: Callable[[], bool] | None = None
-    on_commit: Callable[[Commit], None] | None = None
+    on_commit: Callable[[], None] | None = None
     failure: Exception | None = None
+    files: int = 0
     dead: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,8 +83,25 @@ class ArchiveBatches:
         identity = read_identity(self.checkpoint)
         if identity is not None:
             write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
+        self._count(following)
+
+    def tally(self) -> dict[str, int]:
+        """See `JobFunction`."""
+        return {"files": self.files, "dead": self.dead}
+
+    def take(self, tally: Mapping[str, int]) -> None:
+        """See `JobFunction`."""
+        self.files += tally["files"]
+        self.dead += tally["dead"]
+
+    def _count(self, commit: Commit) -> None:
+        from .files import DEAD_LETTERS
+
+        self.files += len(commit.files)
+        dead = (file.records for file in commit.files if file.path.startswith(f"{DEAD_LETTERS}/"))
+        self.dead += sum(dead)
         if self.on_commit is not None:
-            self.on_commit(following)
+            self.on_commit()
 
     def _begin(self, batch_id: int) -> Offsets:
         """Where a batch begins. Raises JobError."""

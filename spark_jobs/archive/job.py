@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..connect import JobFunction, job_function, take_tally
 from ..errors import JobError, first_cause
 from ..kafka_source import arrow_batches, read_stream, record_limit, starting_at
 from ..lake.formats import check_format
@@ -21,7 +22,6 @@ from ..running import run_query
 from ..session import check_kafka_source, is_remote, ship
 from ..topic_checks import counted
 from .batches import ArchiveBatches, batches_of
-from .commits import Commit
 from .opening import Opened, check_start, opened
 from .options import ArchiveOptions
 from .stores import Store, store_of
@@ -131,15 +131,15 @@ def run_archive(
             job=options.job,
             stop=stopping,
         )
+        take_tally(spark, batches, archive_.checkpoint)
+        progress.totals.files = batches.files
         commit = store.newest()
         archived = store.count(commit) if commit is not None else 0
     dead = None if options.decoding.decode == "none" else batches.dead
     return Summary(progress.totals, archived, archive_.notes, dead)
 
 
-def start_archive(
-    spark: SparkSession, archive_: Opened, batches: Callable[..., None]
-) -> StreamingQuery:
+def start_archive(spark: SparkSession, archive_: Opened, batches: JobFunction) -> StreamingQuery:
     """Start the query of an opened archive. Raises JobError."""
     options = archive_.options
     if archive_.store.has_python_tasks or is_remote(spark):  # Connect runs the batch function there
@@ -147,7 +147,8 @@ def start_archive(
     try:
         check_kafka_source(spark)
         with arrow_batches(spark, archive_.view.record_bytes):
-            return _writer(spark, archive_).foreachBatch(batches).start()
+            writer = _writer(spark, archive_)
+            return writer.foreachBatch(job_function(spark, batches, archive_.checkpoint)).start()
     except JobError:
         raise
     except Exception as error:  # pyspark's own, and Java's through py4j
@@ -182,15 +183,11 @@ def source_options_of(archive_: Opened) -> dict[str, str]:
 def _batches(
     archive_: Opened, progress: Progress, is_stopping: Callable[[], bool]
 ) -> ArchiveBatches:
-    from .files import DEAD_LETTERS
-
     batches = batches_of(archive_)
     batches.is_stopping = is_stopping
 
-    def count(commit: Commit) -> None:
-        progress.totals.files += len(commit.files)
-        dead = (file.records for file in commit.files if file.path.startswith(f"{DEAD_LETTERS}/"))
-        batches.dead += sum(dead)
+    def show() -> None:
+        progress.totals.files = batches.files
 
-    batches.on_commit = count
+    batches.on_commit = show
     return batches

@@ -13,6 +13,7 @@ from ..checkpoint import Offsets
 from ..decoding.options import Decode
 from ..lake.formats import FORMATS
 from ..lake.notes import is_table
+from ..session import is_remote
 from ..storage import Folder
 from .commits import (
     STATE_FOLDER,
@@ -207,7 +208,8 @@ class ParquetStore:
             compression=self.compression,
             origin=origin,
             decoder=self._decoder(frame, batch.ends),
-            by_spark=not self.has_python_tasks,
+            # Under Spark Connect 4.0 what a write has counted may be missing in its answer.
+            by_spark=not (self.has_python_tasks or is_remote(frame)),
         )
 
     def _decoder(self, frame: DataFrame, ends: Offsets) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..cluster import Topics, look
+from ..connect import JobFunction, job_function, take_tally
 from ..errors import JobError, StartRefused, first_cause
 from ..exactly_once.driver import BatchReport
 from ..identity import read_identity, write_identity
@@ -36,12 +37,20 @@ class BatchWriter(Protocol):
         """Close the connections."""
         ...
 
+    def tally(self) -> dict[str, int]:
+        """See `JobFunction`."""
+        ...
+
+    def take(self, tally: Mapping[str, int]) -> None:
+        """See `JobFunction`."""
+        ...
+
 
 @dataclass
 class CopyBatches:
     """The function of the query's foreachBatch. Its state is in the target and the checkpoint.
 
-    is_stopping, on_batch: only called in the process that made it.
+    is_stopping: only called in the process that made it.
     """
 
     options: StreamOptions
@@ -49,11 +58,10 @@ class CopyBatches:
     lease_id: str
     write: BatchWriter
     is_stopping: Callable[[], bool] | None = None
-    on_batch: Callable[[BatchReport], None] | None = None
     failure: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "is_stopping": None, "on_batch": None, "failure": None}
+        return {**self.__dict__, "is_stopping": None, "failure": None}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Copy a batch, unless the target has it. Raises JobError, StopRequested or what Spark
@@ -71,11 +79,17 @@ class CopyBatches:
         check_lease(self.checkpoint, LEASE, self.lease_id)
         identity = read_identity(self.checkpoint)
         topics = self._look({} if identity is None else identity.topics)
-        report = self.write(frame, batch_id, topics)
+        self.write(frame, batch_id, topics)
         if identity is not None:
             write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
-        if self.on_batch is not None:
-            self.on_batch(report)
+
+    def tally(self) -> dict[str, int]:
+        """See `JobFunction`."""
+        return self.write.tally()
+
+    def take(self, tally: Mapping[str, int]) -> None:
+        """See `JobFunction`."""
+        self.write.take(tally)
 
     def _look(self, known: Topics) -> Topics:
         """The topics now; empty if the cluster cannot be asked. Raises StartRefused for a topic
@@ -104,7 +118,6 @@ def run_copy(
     *,
     reporter: Reporter | None,
     stop: threading.Event | None,
-    on_batch: Callable[[BatchReport], None] | None = None,
 ) -> Totals:
     """Run the query of an opened copy: to the end of what there is now, or with a trigger until
     `stop` is set. Raises JobError.
@@ -112,9 +125,7 @@ def run_copy(
     stopping = stop if stop is not None else threading.Event()
     options = opened.options
     progress = Progress(options.query_name, reporter or Reporter("none"))
-    batches = CopyBatches(
-        options, opened.checkpoint, opened.lease_id, write, stopping.is_set, on_batch
-    )
+    batches = CopyBatches(options, opened.checkpoint, opened.lease_id, write, stopping.is_set)
     try:
         run_query(
             spark,
@@ -125,12 +136,13 @@ def run_copy(
             job=options.job,
             stop=stopping,
         )
+        take_tally(spark, batches, opened.checkpoint)
     finally:
         write.close()
     return progress.totals
 
 
-def _start(spark: SparkSession, opened: Opened, batches: Callable[..., None]) -> StreamingQuery:
+def _start(spark: SparkSession, opened: Opened, batches: JobFunction) -> StreamingQuery:
     """Raises JobError."""
     options = opened.options
     ship(spark)
@@ -147,7 +159,7 @@ def _start(spark: SparkSession, opened: Opened, batches: Callable[..., None]) ->
         writer = (
             frame.writeStream.queryName(options.query_name)
             .option("checkpointLocation", opened.query.spark_uri)
-            .foreachBatch(batches)
+            .foreachBatch(job_function(spark, batches, opened.checkpoint))
         )
         if options.trigger is None:
             writer = writer.trigger(availableNow=True)

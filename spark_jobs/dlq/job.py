@@ -7,7 +7,7 @@ as Spark has read: every record is in one of the two topics, once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -111,6 +111,14 @@ class DlqBatches:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+
+    def tally(self) -> dict[str, int]:
+        """See `BatchWriter`: records by topic."""
+        return self.records
+
+    def take(self, tally: Mapping[str, int]) -> None:
+        """See `BatchWriter`."""
+        self.records |= tally
 
     def _write(
         self, frame: DataFrame, grant: Grant, written: dict[str, int]

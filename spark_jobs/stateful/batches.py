@@ -6,7 +6,8 @@ batch that is begun again writes the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..checkpoint import Offsets
@@ -133,6 +134,16 @@ class StatefulBatches:
     def close(self) -> None:
         """See `BatchWriter`."""
         self.sink.close()
+
+    def tally(self) -> dict[str, int]:
+        """See `BatchWriter`."""
+        return {**asdict(self.counts), "written": self.written}
+
+    def take(self, tally: Mapping[str, int]) -> None:
+        """See `BatchWriter`."""
+        counts = dict(tally)
+        self.written += counts.pop("written")
+        self.counts += Counts(**counts)
 
     def _state(self, batch: DataFrame, batch_id: int, before: State | None) -> State:
         """The state behind a batch, as it was left by an earlier attempt or made now."""

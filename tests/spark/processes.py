@@ -1,7 +1,10 @@
-"""Which processes have started which (Linux)."""
+"""Which processes have started which (Linux), and the end of all of them."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,3 +28,14 @@ def is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
         if pid == ancestor:
             return True
     return False
+
+
+def kill_with_children(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 of a process and all that it has started, and wait for it."""
+    parents = process_parents()
+    for pid in [process.pid, *(pid for pid in parents if is_below(pid, process.pid, parents))]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()

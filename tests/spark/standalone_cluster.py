@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 from scripts.ports import free_port
 from scripts.spark_classes import JVM_OPTIONS
 from tests.clients.adapters import wait_until
-from tests.spark.processes import is_below, process_parents
+from tests.spark.processes import is_below, kill_with_children, process_parents
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 120.0
@@ -110,7 +110,7 @@ class StandaloneCluster:
     def kill_worker(self, random_: random.Random) -> None:
         """kill -9 of one worker with all that it runs, as if its machine were lost."""
         worker = self._workers.pop(random_.randrange(len(self._workers)))
-        _kill(worker)
+        kill_with_children(worker)
 
     def executors(self) -> list[int]:
         """Process ids of the executors that run."""
@@ -139,7 +139,7 @@ class StandaloneCluster:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        stack.callback(_kill, process)
+        stack.callback(kill_with_children, process)
         return process
 
     def _alive(self) -> int:
@@ -158,14 +158,3 @@ def _is_executor(pid: int) -> bool:
     except OSError:
         return False
     return EXECUTOR in command
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and all that it has started."""
-    parents = process_parents()
-    for pid in [process.pid, *(pid for pid in parents if is_below(pid, process.pid, parents))]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()

@@ -13,7 +13,7 @@ import pytest
 from kbroker.testing import EmbeddedBroker
 from spark_jobs import session, spark_conf
 from spark_jobs.__main__ import main
-from spark_jobs.errors import JobError, StartRefused, first_cause
+from spark_jobs.errors import JobError, StartRefused, first_cause, job_error_in
 from spark_jobs.java import java_problem
 from spark_jobs.lake.formats import DELTA, ICEBERG
 from spark_jobs.spark_conf import connector_package
@@ -246,6 +246,19 @@ def test_the_cause_of_a_failure(text: str, cause: str, monkeypatch: pytest.Monke
     assert first_cause(RuntimeError(text)) == cause
     monkeypatch.setenv("SPARK_JOBS_TRACE", "1")
     assert first_cause(RuntimeError(text)) == text
+
+
+def test_what_a_python_process_of_spark_raised() -> None:
+    text = (
+        "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error\nTraceback (most recent call last):\n"
+        "  File x\nValueError: a\n\nDuring\nspark_jobs.errors.{}: the topic is another\n"
+    )
+    for kind in (JobError, StartRefused):
+        raised = job_error_in(RuntimeError(text.format(kind.__name__)))
+        assert type(raised) is kind
+        assert str(raised) == "the topic is another"
+    assert job_error_in(RuntimeError(text.format("KeyError"))) is None
+    assert job_error_in(RuntimeError("JobError: no trace")) is None
 
 
 def test_the_cause_of_an_error_whose_java_has_ended() -> None:

@@ -63,7 +63,7 @@ def test_commands_have_options_that_exist() -> None:
                 if is_job:
                     words = shlex.split(arguments)
                     given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
-                    assert given <= {*names, "config", "help", "json"}, line
+                    assert given <= {*names, "config", "conf", "help", "json"}, line
 
 
 def test_options_in_the_text_exist() -> None:

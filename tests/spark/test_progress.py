@@ -49,6 +49,11 @@ def test_a_batch_without_rows_or_rates() -> None:
     assert parse_progress(entry).seconds_behind == 0.0
 
 
+def test_rows_that_only_the_sources_have() -> None:
+    sources = [{"endOffset": None, "numInputRows": rows} for rows in (30, 4)]
+    assert parse_progress({"batchId": 0, "sources": sources}).rows == 34
+
+
 def test_sources_that_are_not_kafkas() -> None:
     """And of a partition that is read twice the lower offset counts."""
     kafka = [{"endOffset": {"t": {"0": 7}}}, {"endOffset": '{"t": {"0": 5, "1": 3}}'}]

@@ -55,6 +55,13 @@ def test_a_query_between_batches_is_stopped() -> None:
     assert query.number == 4  # its batch could end
 
 
+def test_a_query_on_a_server_is_stopped_within_its_batch() -> None:
+    stop = threading.Event()
+    query = Query(99, lambda number: stop.set() if number == 2 else None)
+    await_end(query, stop, cuts_off=True)  # type: ignore[arg-type]
+    assert (query.number, query.is_stopped) == (2, True)
+
+
 def test_a_batch_that_is_not_to_run_ends_the_query() -> None:
     stop = threading.Event()
 

@@ -1,0 +1,98 @@
+"""Functions for the server of Spark Connect: they bring this package along, and what they count
+comes back. With a server: test_connected_jobs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spark_jobs.checkpoint import format_offsets
+from spark_jobs.connect import TALLY, batch_function, job_function, take_tally
+from spark_jobs.storage import Folder, absolute
+
+cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+
+LOCAL: Any = object()
+
+
+class RemoteSession:
+    """As one of Spark Connect."""
+
+
+RemoteSession.__module__ = "pyspark.sql.connect.session"
+REMOTE: Any = RemoteSession()
+
+LOADED = """
+import pickle, sys
+function = pickle.loads(sys.stdin.buffer.read())
+print(function({"t": {0: 5}}))
+print(sys.modules["spark_jobs"].__file__)
+from spark_jobs.wire.client import BlockingClient  # which needs kbroker's
+"""
+
+
+class Counting:
+    """Counts batches."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __call__(self, frame: object, batch_id: int) -> None:
+        self.batches += 1
+
+    def tally(self) -> dict[str, int]:
+        return {"batches": self.batches}
+
+    def take(self, tally: Mapping[str, int]) -> None:
+        self.batches += tally["batches"]
+
+
+def folder(path: Path) -> Folder:
+    return Folder(absolute(str(path)))
+
+
+def test_a_function_finds_its_package_where_it_is_not_installed(tmp_path: Path) -> None:
+    function = batch_function(REMOTE, cast("Any", format_offsets))
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", LOADED],
+        input=cloudpickle.dumps(function),
+        capture_output=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": sysconfig.get_path("purelib"), "TMPDIR": str(tmp_path)},
+        check=True,
+    )
+    told, where = loaded.stdout.decode().splitlines()
+    assert told == '{"t": {"0": 5}}'
+    assert ".py" not in where.partition("/spark_jobs/")[0]
+    assert not where.startswith(str(Path(__file__).parents[2]))
+    if Path("/proc/self/fd").exists():
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_function_stays_as_it_is_in_a_session_of_its_own(tmp_path: Path) -> None:
+    function = Counting()
+    assert batch_function(LOCAL, function) is function
+    assert job_function(LOCAL, function, folder(tmp_path)) is function
+    function.batches = 2
+    (tmp_path / TALLY).write_text('{"batches": 7}')
+    take_tally(LOCAL, function, folder(tmp_path))
+    assert function.batches == 2
+
+
+def test_what_was_counted_on_the_server_comes_back(tmp_path: Path) -> None:
+    (tmp_path / TALLY).write_text('{"batches": 7}')  # of an earlier run
+    there, here = Counting(), Counting()
+    function = job_function(REMOTE, there, folder(tmp_path))
+    take_tally(REMOTE, here, folder(tmp_path))
+    assert here.batches == 0
+    for number in range(3):
+        function(cast("Any", None), number)
+    take_tally(REMOTE, here, folder(tmp_path))
+    assert here.batches == 3

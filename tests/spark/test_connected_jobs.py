@@ -1,0 +1,187 @@
+"""Jobs in a session of Spark Connect. The server has Spark and pyarrow, but not this package; the
+client has no Java.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.protocol.batches.records import Record
+from spark_jobs.java import java_problem
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.groups import committed_offsets
+from tests.clients.adapters import wait_until
+from tests.spark.archive.readers import seen_by_pyarrow
+from tests.spark.connect_server import ConnectServer
+from tests.spark.connected_query import MODULE
+from tests.spark.copying.records import content, fill, records_of
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long_spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
+]
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(bootstrap: str, new_topic: Callable[[int], str]) -> str:
+    name = new_topic(PARTITIONS)
+    fill(bootstrap, name, range(300), PARTITIONS)
+    return name
+
+
+def start(server: ConnectServer, *arguments: str) -> subprocess.Popen[str]:
+    """A job of the command line."""
+    command = [sys.executable, "-m", "spark_jobs", *arguments, "--json"]
+    command += ["--conf", f"spark.remote={server.remote}"]
+    return subprocess.Popen(
+        command,
+        env=server.client_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a job says at its end, which must be a good one."""
+    printed, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    found: dict[str, Any] = json.loads(printed)
+    return found
+
+
+@pytest.mark.parametrize("decode", ["none", "string"])
+def test_archive(
+    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path, decode: str
+) -> None:
+    output = tmp_path / "out"
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--decode", decode]
+    arguments += ["--output", str(output), "--maxOffsetsPerTrigger", "100"]
+    told = result(start(server, *arguments))
+    assert (told["rows"], told["archived"]) == (300, 300)
+    assert told["files"] == len(list(output.rglob("*.parquet")))
+    fill(bootstrap, topic, range(300, 350), PARTITIONS)
+    told = result(start(server, *arguments))
+    assert (told["rows"], told["archived"]) == (50, 350)
+    expected = [
+        (topic, partition, record.offset, record.key, stored(record.value, decode))
+        for partition, records in enumerate(records_of(bootstrap, topic, PARTITIONS))
+        for record in records
+    ]
+    assert seen_by_pyarrow(output) == expected
+
+
+def stored(value: bytes | None, decode: str) -> bytes | str | None:
+    return value if value is None or decode == "none" else value.decode()
+
+
+def keys_and_values(records: list[Record]) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, record.value) for record in records]
+
+
+def test_mirror(server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path) -> None:
+    arguments = ["mirror", "--bootstrap-servers", bootstrap, "--topics", topic]
+    arguments += ["--prefix", "copy.", "--checkpoint", str(tmp_path / "cp"), "--queryName", topic]
+    assert result(start(server, *arguments))["rows"] == 300
+    copies = records_of(bootstrap, f"copy.{topic}", PARTITIONS)
+    sources = records_of(bootstrap, topic, PARTITIONS)
+    assert [content(one) for one in copies] == [content(one) for one in sources]
+
+
+def test_dlq_counts_what_the_server_wrote(
+    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    arguments = ["dlq", "--bootstrap-servers", bootstrap, "--topic", topic, "--decode", "json"]
+    arguments += ["--to", f"{topic}-good", "--checkpoint", str(tmp_path / "cp")]
+    told = result(start(server, *arguments))
+    good = records_of(bootstrap, f"{topic}-good", PARTITIONS)
+    assert told["rows"] == 300
+    assert told["used"] == sum(map(len, good))
+    assert told["dead"] == 300 - told["used"] > 0
+
+
+def test_dedupe_counts_what_the_server_wrote(
+    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    arguments = ["dedupe", "--bootstrap-servers", bootstrap, "--topic", topic, "--by", "value"]
+    arguments += ["--to", f"{topic}-once", "--checkpoint", str(tmp_path / "cp")]
+    arguments += ["--withoutId", "keep"]
+    told = result(start(server, *arguments))
+    values = [r.value for records in records_of(bootstrap, topic, PARTITIONS) for r in records]
+    once = [r.value for found in records_of(bootstrap, f"{topic}-once", PARTITIONS) for r in found]
+    assert Counter(once) == Counter(set(values) - {None}) + Counter(v for v in values if v is None)
+    assert (told["rows"], told["written"]) == (300, len(once))
+
+
+def test_a_query_of_a_user(
+    server: ConnectServer,
+    bootstrap: str,
+    topic: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+) -> None:
+    group, target = f"follows-{topic}", new_topic(PARTITIONS)
+    arguments = [server.remote, bootstrap, topic, target, str(tmp_path / "cp"), group]
+    for count in (300, 350):
+        fill(bootstrap, topic, range(300, count), PARTITIONS)
+        subprocess.run(
+            [sys.executable, "-m", MODULE, *arguments],
+            env=server.client_environment,
+            check=True,
+            timeout=300,
+        )
+        sources = records_of(bootstrap, topic, PARTITIONS)
+        copies = records_of(bootstrap, target, PARTITIONS)
+        assert [keys_and_values(one) for one in copies] == [keys_and_values(one) for one in sources]
+        client = BlockingClient(ClusterAddress(bootstrap))
+        try:
+            found = committed_offsets(client, group)
+        finally:
+            client.close()
+        assert found == {topic: {index: len(records) for index, records in enumerate(sources)}}
+
+
+def test_what_a_batch_says_when_it_fails(
+    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
+    job = start(server, *arguments, "--output", str(output), "--every", "1 second")
+    wait_until(lambda: any(output.rglob("*.parquet")), 120, "files")
+    shutil.rmtree(output, ignore_errors=True)
+    fill(bootstrap, topic, range(300, 310), PARTITIONS)
+    printed, said = job.communicate(timeout=300)
+    assert (job.returncode, printed) == (1, "")
+    assert said.startswith(f"spark_jobs: {output} has vanished or was emptied")
+    assert said.count("\n") == 1
+
+
+def test_sigterm_ends_it_with_the_summary(
+    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
+    job = start(server, *arguments, "--output", str(output), "--every", "1 second")
+    wait_until(lambda: any(output.rglob("*.parquet")), 120, "files")
+    job.send_signal(signal.SIGTERM)
+    assert result(job)["archived"] == 300
