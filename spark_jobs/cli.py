@@ -33,7 +33,7 @@ from .metrics import Metrics, parse_port, serving
 from .options import add_options, collect
 from .progress import Reporter, Style
 from .running import Terminated, interrupted_by_sigterm, stop_on_signals
-from .session import open_session, started_by_spark_submit
+from .session import open_session, started_by_spark_submit, uses_server
 from .storage import Folder, absolute
 from .translate.options import TRANSLATE_OPTIONS, translate_options
 from .verify.options import VERIFY_OPTIONS, verify_options
@@ -293,7 +293,7 @@ def _session_settings(
     that Spark runs on.
     """
     settings = {name: value for name, value in values.items() if name.startswith("spark.")}
-    has_java = started_by_spark_submit() or settings.get("spark.remote", "").startswith("sc:")
+    has_java = started_by_spark_submit() or uses_server(settings)
     problem = None if has_java else java_problem()
     if problem is not None:
         raise JobError(problem)

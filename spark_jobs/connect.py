@@ -2,7 +2,7 @@
 
 Spark 4.0 gives that process none of the session's Python files (its executors get them, see
 `session.ship`), so a function brings this package along. What a job's function has counted comes
-back as a file beside its checkpoint.
+back as a file in its checkpoint.
 """
 
 from __future__ import annotations

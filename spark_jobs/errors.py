@@ -31,7 +31,7 @@ def _kinds(kind: type[JobError] = JobError) -> dict[str, type[JobError]]:
 
 
 _PYTHON_TRACE = "Traceback (most recent call last):"
-_PYTHON_ERROR = re.compile(r"^[\w.]*?(\w*(?:Error|Exception|Refused)): (.+)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*(\w+): (.+)$", re.MULTILINE)
 _DELETED_UNREAD = re.compile(
     r"OffsetOutOfRangeException: .*?\boffset=(\d+).* out of range for partition (\S+)"
 )
@@ -47,7 +47,11 @@ def _text(error: BaseException) -> str:
 def _last_raised(text: str) -> tuple[str, str] | None:
     """Name and message of the last error in a Python trace; None if the text has none."""
     _, is_python, trace = text.partition(_PYTHON_TRACE)
-    raised = _PYTHON_ERROR.findall(trace) if is_python else []
+    raised = [
+        (name, message)
+        for name, message in (_PYTHON_ERROR.findall(trace) if is_python else [])
+        if name.endswith(("Error", "Exception")) or name in _kinds()
+    ]
     return raised[-1] if raised else None
 
 

@@ -162,11 +162,16 @@ def _without_secrets(settings: Mapping[str, str], folder: Path) -> Iterator[dict
         path.unlink()
 
 
+def uses_server(settings: Mapping[str, str]) -> bool:
+    """Whether a session with these settings is one of a server of Spark Connect, where Java is."""
+    return settings.get("spark.remote", "").startswith("sc:")
+
+
 def _starts_java(settings: Mapping[str, str]) -> bool:
     """Whether a session with these settings starts a Java process: not under Spark Connect (but for
     `spark.remote=local`), nor after another session of this process, whose Java goes on.
     """
-    if settings.get("spark.remote", "").startswith("sc:"):
+    if uses_server(settings):
         return False
     try:
         from pyspark import SparkConf

@@ -27,8 +27,8 @@ class ArchiveBatches:
     """The function of the query's foreachBatch. Its state is in the output and the checkpoint, so
     it may run in another process than the one that made it (Spark Connect).
 
-    is_stopping, on_commit: only called in the process that made it. files, dead: that were written,
-    and records that could not be decoded.
+    is_stopping, on_commit: only called in the process that made it. files: written; dead: records
+    that could not be decoded.
     """
 
     store: Store

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..cluster import Topics, look
 from ..connect import JobFunction, job_function, take_tally
 from ..errors import JobError, StartRefused, first_cause
-from ..exactly_once.driver import BatchReport
 from ..identity import read_identity, write_identity
 from ..kafka_source import arrow_batches, read_stream, record_limit, starting_at
 from ..lease import check_lease
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 class BatchWriter(Protocol):
     """Writes a batch exactly once; picklable."""
 
-    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> BatchReport:
+    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> None:
         """topics: of the source, as they are now; empty if it cannot be asked. Raises JobError."""
         ...
 

@@ -20,7 +20,7 @@ from ..copying.stream import run_copy
 from ..copying.targets import RESTORED_CONFIGS, check_target, create_target, find_target
 from ..decoding.decoder import Decoder
 from ..decoding.spark_schema import json_schema
-from ..exactly_once.driver import BatchReport, QueryDriver, QuerySettings, TaskReport
+from ..exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from ..exactly_once.errors import SinkError
 from ..exactly_once.frames import Layout, arranged
 from ..exactly_once.grant import Grant
@@ -90,7 +90,7 @@ class DlqBatches:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None}
 
-    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> BatchReport:
+    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> None:
         """See `BatchWriter`."""
         if self._driver is None:
             self._driver = QueryDriver(BlockingClient(ClusterAddress(self.servers)), self.settings)
@@ -104,7 +104,6 @@ class DlqBatches:
         if report.attempts:
             for topic, count in written.items():
                 self.records[topic] = self.records.get(topic, 0) + count
-        return report
 
     def close(self) -> None:
         """See `BatchWriter`."""

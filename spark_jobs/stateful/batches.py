@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ..checkpoint import Offsets
 from ..cluster import Topics
 from ..errors import JobError
-from ..exactly_once.driver import BatchReport
 from ..exactly_once.sink import KafkaSink
 from ..exactly_once.source_offsets import CheckpointOffsets
 from ..storage import Folder
@@ -112,7 +111,7 @@ class StatefulBatches:
     counts: Counts = field(default_factory=Counts)
     written: int = 0
 
-    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> BatchReport:
+    def __call__(self, frame: DataFrame, batch_id: int, topics: Topics) -> None:
         """See `BatchWriter`."""
         from pyspark.sql import functions as F
 
@@ -129,7 +128,6 @@ class StatefulBatches:
         if report.attempts:
             self.counts += state.counts
             self.written += report.records - (state.counts.late if self.late_topic else 0)
-        return report
 
     def close(self) -> None:
         """See `BatchWriter`."""

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,7 +17,7 @@ from scripts.spark_classes import JVM_OPTIONS
 from spark_jobs.spark_conf import OPTIONS, connector_package, spark_home
 from tests.clients.adapters import wait_until
 from tests.clients.admin.toolchains import python_packages
-from tests.spark.processes import kill_with_children
+from tests.spark.processes import kill_with_children, write_python
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOST: Final = "127.0.0.1"
@@ -48,12 +47,7 @@ class ConnectServer:
 
     def __enter__(self) -> Self:
         python = self._folder / "python"
-        path = os.pathsep.join((str(self._packages), sysconfig.get_path("purelib")))
-        # Without `site`, which would read the link to this checkout.
-        python.write_text(
-            f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{path}" exec {sys.executable} -S "$@"\n'
-        )
-        python.chmod(0o755)
+        write_python(python, self._packages)
         settings = {
             **OPTIONS,
             "spark.connect.grpc.binding.port": str(self._port),

@@ -1,10 +1,12 @@
-"""Which processes have started which (Linux), and the end of all of them."""
+"""Processes of Spark: their Python, which have started which (Linux), and the end of them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +30,16 @@ def is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
         if pid == ancestor:
             return True
     return False
+
+
+def write_python(path: Path, *folders: Path) -> None:
+    """Write a Python that knows the installed packages and those in `folders`, but no package that
+    is installed by a link to its sources, as kbroker is in a checkout.
+    """
+    known = os.pathsep.join((*map(str, folders), sysconfig.get_path("purelib")))
+    command = f'PYTHONPATH="$PYTHONPATH:{known}" exec {sys.executable} -S "$@"'
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
 
 
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:

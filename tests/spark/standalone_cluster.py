@@ -9,8 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
-import sysconfig
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +19,7 @@ from typing import Any, Final, Self
 from scripts.ports import free_port
 from scripts.spark_classes import JVM_OPTIONS
 from tests.clients.adapters import wait_until
-from tests.spark.processes import is_below, kill_with_children, process_parents
+from tests.spark.processes import is_below, kill_with_children, process_parents, write_python
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 120.0
@@ -75,7 +73,7 @@ class StandaloneCluster:
         return [str(self._bin / "spark-submit"), "--master", self.master, *settings, *options]
 
     def __enter__(self) -> Self:
-        self._write_python()
+        write_python(self._python)
         with ExitStack() as stack:
             self._start(
                 *("master", "org.apache.spark.deploy.master.Master", "--port", str(self._port)),
@@ -118,16 +116,6 @@ class StandaloneCluster:
         pids = [worker.pid for worker in self._workers]
         below = {pid for pid in parents for worker in pids if is_below(pid, worker, parents)}
         return sorted(pid for pid in below if _is_executor(pid))
-
-    def _write_python(self) -> None:
-        """A Python that knows the installed packages, but no package that is installed by a link to
-        its sources, as kbroker is in a checkout.
-        """
-        packages = sysconfig.get_path("purelib")
-        self._python.write_text(
-            f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n'
-        )
-        self._python.chmod(0o755)
 
     def _start(self, name: str, *command: str, stack: ExitStack) -> subprocess.Popen[bytes]:
         log = stack.enter_context((self._folder / f"{name}.log").open("wb"))

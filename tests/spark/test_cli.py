@@ -14,6 +14,7 @@ from kbroker.testing import EmbeddedBroker
 from spark_jobs import session, spark_conf
 from spark_jobs.__main__ import main
 from spark_jobs.errors import JobError, StartRefused, first_cause, job_error_in
+from spark_jobs.exactly_once.errors import SecondDriver
 from spark_jobs.java import java_problem
 from spark_jobs.lake.formats import DELTA, ICEBERG
 from spark_jobs.spark_conf import connector_package
@@ -251,9 +252,9 @@ def test_the_cause_of_a_failure(text: str, cause: str, monkeypatch: pytest.Monke
 def test_what_a_python_process_of_spark_raised() -> None:
     text = (
         "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error\nTraceback (most recent call last):\n"
-        "  File x\nValueError: a\n\nDuring\nspark_jobs.errors.{}: the topic is another\n"
+        "  File x\nValueError: a\n\nDuring\nspark_jobs.some.errors.{}: the topic is another\n"
     )
-    for kind in (JobError, StartRefused):
+    for kind in (JobError, StartRefused, SecondDriver):
         raised = job_error_in(RuntimeError(text.format(kind.__name__)))
         assert type(raised) is kind
         assert str(raised) == "the topic is another"

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
+from pyspark import cloudpickle
 
 from spark_jobs.checkpoint import format_offsets
 from spark_jobs.connect import TALLY, batch_function, job_function, take_tally
 from spark_jobs.storage import Folder, absolute
-
-cloudpickle = pytest.importorskip("pyspark.cloudpickle")
 
 LOCAL: Any = object()
 
@@ -62,7 +60,7 @@ def test_a_function_finds_its_package_where_it_is_not_installed(tmp_path: Path) 
     function = batch_function(REMOTE, cast("Any", format_offsets))
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", LOADED],
-        input=cloudpickle.dumps(function),
+        input=cloudpickle.dumps(function),  # type: ignore[no-untyped-call]
         capture_output=True,
         cwd=tmp_path,
         env={"PYTHONPATH": sysconfig.get_path("purelib"), "TMPDIR": str(tmp_path)},
@@ -70,7 +68,6 @@ def test_a_function_finds_its_package_where_it_is_not_installed(tmp_path: Path) 
     )
     told, where = loaded.stdout.decode().splitlines()
     assert told == '{"t": {"0": 5}}'
-    assert ".py" not in where.partition("/spark_jobs/")[0]
     assert not where.startswith(str(Path(__file__).parents[2]))
     if Path("/proc/self/fd").exists():
         assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from tests.spark.copying.records import content, fill, records_of
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.long_spark,
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(java_problem() is not None, reason=java_problem() or ""),
 ]
 
 PARTITIONS = 3
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +52,26 @@ def topic(bootstrap: str, new_topic: Callable[[int], str]) -> str:
     return name
 
 
-def start(server: ConnectServer, *arguments: str) -> subprocess.Popen[str]:
-    """A job of the command line."""
-    command = [sys.executable, "-m", "spark_jobs", *arguments, "--json"]
-    command += ["--conf", f"spark.remote={server.remote}"]
-    return subprocess.Popen(
-        command,
-        env=server.client_environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def start(server: ConnectServer) -> Iterator[Start]:
+    """Start a job of the command line; killed at the end if it still runs."""
+    with ExitStack() as stack:
+
+        def run(*arguments: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "spark_jobs", *arguments, "--json"]
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [*command, "--conf", f"spark.remote={server.remote}"],
+                    env=server.client_environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            return process
+
+        yield run
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -71,17 +83,15 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("decode", ["none", "string"])
-def test_archive(
-    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path, decode: str
-) -> None:
+def test_archive(start: Start, bootstrap: str, topic: str, tmp_path: Path, decode: str) -> None:
     output = tmp_path / "out"
     arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic, "--decode", decode]
     arguments += ["--output", str(output), "--maxOffsetsPerTrigger", "100"]
-    told = result(start(server, *arguments))
+    told = result(start(*arguments))
     assert (told["rows"], told["archived"]) == (300, 300)
     assert told["files"] == len(list(output.rglob("*.parquet")))
     fill(bootstrap, topic, range(300, 350), PARTITIONS)
-    told = result(start(server, *arguments))
+    told = result(start(*arguments))
     assert (told["rows"], told["archived"]) == (50, 350)
     expected = [
         (topic, partition, record.offset, record.key, stored(record.value, decode))
@@ -99,21 +109,21 @@ def keys_and_values(records: list[Record]) -> list[tuple[bytes | None, bytes | N
     return [(record.key, record.value) for record in records]
 
 
-def test_mirror(server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path) -> None:
+def test_mirror(start: Start, bootstrap: str, topic: str, tmp_path: Path) -> None:
     arguments = ["mirror", "--bootstrap-servers", bootstrap, "--topics", topic]
     arguments += ["--prefix", "copy.", "--checkpoint", str(tmp_path / "cp"), "--queryName", topic]
-    assert result(start(server, *arguments))["rows"] == 300
+    assert result(start(*arguments))["rows"] == 300
     copies = records_of(bootstrap, f"copy.{topic}", PARTITIONS)
     sources = records_of(bootstrap, topic, PARTITIONS)
     assert [content(one) for one in copies] == [content(one) for one in sources]
 
 
 def test_dlq_counts_what_the_server_wrote(
-    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+    start: Start, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     arguments = ["dlq", "--bootstrap-servers", bootstrap, "--topic", topic, "--decode", "json"]
     arguments += ["--to", f"{topic}-good", "--checkpoint", str(tmp_path / "cp")]
-    told = result(start(server, *arguments))
+    told = result(start(*arguments))
     good = records_of(bootstrap, f"{topic}-good", PARTITIONS)
     assert told["rows"] == 300
     assert told["used"] == sum(map(len, good))
@@ -121,12 +131,12 @@ def test_dlq_counts_what_the_server_wrote(
 
 
 def test_dedupe_counts_what_the_server_wrote(
-    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+    start: Start, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     arguments = ["dedupe", "--bootstrap-servers", bootstrap, "--topic", topic, "--by", "value"]
     arguments += ["--to", f"{topic}-once", "--checkpoint", str(tmp_path / "cp")]
     arguments += ["--withoutId", "keep"]
-    told = result(start(server, *arguments))
+    told = result(start(*arguments))
     values = [r.value for records in records_of(bootstrap, topic, PARTITIONS) for r in records]
     once = [r.value for found in records_of(bootstrap, f"{topic}-once", PARTITIONS) for r in found]
     assert Counter(once) == Counter(set(values) - {None}) + Counter(v for v in values if v is None)
@@ -161,13 +171,19 @@ def test_a_query_of_a_user(
         assert found == {topic: {index: len(records) for index, records in enumerate(sources)}}
 
 
+def archiving(start: Start, bootstrap: str, topic: str, output: Path) -> subprocess.Popen[str]:
+    """A job that has written files and goes on."""
+    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
+    job = start(*arguments, "--output", str(output), "--every", "1 second")
+    wait_until(lambda: any(output.rglob("*.parquet")), 120, "files")
+    return job
+
+
 def test_what_a_batch_says_when_it_fails(
-    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+    start: Start, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
-    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
-    job = start(server, *arguments, "--output", str(output), "--every", "1 second")
-    wait_until(lambda: any(output.rglob("*.parquet")), 120, "files")
+    job = archiving(start, bootstrap, topic, output)
     shutil.rmtree(output, ignore_errors=True)
     fill(bootstrap, topic, range(300, 310), PARTITIONS)
     printed, said = job.communicate(timeout=300)
@@ -177,11 +193,9 @@ def test_what_a_batch_says_when_it_fails(
 
 
 def test_sigterm_ends_it_with_the_summary(
-    server: ConnectServer, bootstrap: str, topic: str, tmp_path: Path
+    start: Start, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
-    arguments = ["archive", "--bootstrap-servers", bootstrap, "--topics", topic]
-    job = start(server, *arguments, "--output", str(output), "--every", "1 second")
-    wait_until(lambda: any(output.rglob("*.parquet")), 120, "files")
+    job = archiving(start, bootstrap, topic, output)
     job.send_signal(signal.SIGTERM)
     assert result(job)["archived"] == 300
