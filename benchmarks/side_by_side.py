@@ -75,8 +75,8 @@ BARE_BYTES_PER_S = 60_000_000
 PAUSE_S = 1.0
 """Before and after a load, for what the last one left to do."""
 DELETION_S = 3.0
-"""Behind a round, in which the server deletes the files of its topic: else that is measured as a
-cost of the next round, of the server that goes first in it.
+"""For a server to delete the files of a round's topic. It is the next one to be loaded if it goes
+first in the next round, which would be charged with the deletion.
 """
 
 
@@ -235,8 +235,7 @@ def produce_and_consume(
     consumed = measured(
         server, size, partial(kafka_perf.consume, bootstrap, topic, records=records)
     )
-    asyncio.run(delete_topic(bootstrap, topic))
-    time.sleep(DELETION_S)
+    end_round(bootstrap, topic)
     return {f"produce {load.name}": produced, f"consume {load.name}": consumed}
 
 
@@ -301,8 +300,14 @@ def paced_round(
         return produced
 
     found = measured(server, (before + 2 * records) * load.record_bytes, both)
-    asyncio.run(delete_topic(bootstrap, topic))
+    end_round(bootstrap, topic)
     return {load.name: found}
+
+
+def end_round(bootstrap: str, topic: str) -> None:
+    """Delete the topic of a round and wait until its files are deleted too."""
+    asyncio.run(delete_topic(bootstrap, topic))
+    time.sleep(DELETION_S)
 
 
 async def create_topic(bootstrap: str, name: str, partitions: int) -> None:
