@@ -193,7 +193,9 @@ def one_run(
         }
 
     def measure(run_round: Callable[[Server, int], dict[str, Figures]]) -> None:
-        each = {name: partial(run_round, server) for name, server in servers.items()}
+        each = {
+            name: partial(named_round, name, run_round, server) for name, server in servers.items()
+        }
         for name, figures in steady_medians(each, measured=rounds).items():
             found[name] |= figures
 
@@ -211,6 +213,19 @@ def one_run(
         for name, server in servers.items():
             found[name]["at the end"] = {"rss_mb": server.resident_bytes() / 1e6}
     return found
+
+
+def named_round(
+    name: str,
+    run_round: Callable[[Server, int], dict[str, Figures]],
+    server: Server,
+    number: int,
+) -> dict[str, Figures]:
+    """A round. Raises RecordsLostError, which tells the server."""
+    try:
+        return run_round(server, number)
+    except kafka_perf.RecordsLostError as error:
+        raise kafka_perf.RecordsLostError(f"{name}: {error}") from error
 
 
 def produce_and_consume(
