@@ -29,8 +29,8 @@ from benchmarks.side_by_side import checkout, source_command  # noqa: E402
 from benchmarks.wire import (  # noqa: E402
     Case,
     Client,
-    Consumer,
     ProduceRequests,
+    consume,
     create_topics,
     produce,
 )
@@ -76,7 +76,7 @@ def counted(tree: Path, case: Case, requests: int, passes: int = 0) -> tuple[Cou
             create_topics(broker, [(TOPIC, PARTITIONS)])
             client = Client(broker.host, broker.port)
             produce(client, ProduceRequests(case, TOPIC), WARM_UP_REQUESTS + requests)
-            polls = sum(read_all(client, case) for _ in range(passes))
+            polls = sum(consume(client, TOPIC, case.batches)[0] for _ in range(passes))
             client.close()
         text = report.read_text()
     found = {}
@@ -86,15 +86,6 @@ def counted(tree: Path, case: Case, requests: int, passes: int = 0) -> tuple[Cou
             raise SystemExit(f"valgrind does not count {figure}: {text[-300:]}")
         found[figure] = float(match[1].replace(",", ""))
     return found, polls
-
-
-def read_all(client: Client, case: Case) -> int:
-    """Read the topic from its start; how many requests that took, the last of them at the end."""
-    consumer = Consumer(client, TOPIC, case.batches)
-    polls = 1
-    while consumer.poll():
-        polls += 1
-    return polls
 
 
 def per_produce(tree: Path, case: Case, requests: int) -> Counts:

@@ -246,6 +246,23 @@ class Consumer:
         return size
 
 
+def consume(
+    client: Client, topic: str, partitions: int, *, limit: int | None = None
+) -> tuple[int, int]:
+    """Read a topic from its start until a poll finds nothing, or limit polls; how many polls that
+    took, and how many bytes came.
+    """
+    consumer = Consumer(client, topic, partitions)
+    polls = total = 0
+    while limit is None or polls < limit:
+        polls += 1
+        size = consumer.poll()
+        total += size
+        if not size:
+            break
+    return polls, total
+
+
 def next_offset(records: memoryview) -> int:
     """Behind the last whole batch."""
     position, following = 0, 0

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,8 +32,8 @@ from benchmarks.side_by_side import checkout  # noqa: E402
 from benchmarks.wire import (  # noqa: E402
     Case,
     Client,
-    Consumer,
     ProduceRequests,
+    consume,
     create_topics,
     produce,
 )
@@ -149,23 +150,11 @@ def costs(
             traced(broker, cost, lambda few=few: produced(few)[0])  # type: ignore[misc]  # bound now
         yield f"Produce, {case.name}", cost
 
-        def consumed(
-            limit: int, topic: str = topic, client: Client = client, batches: int = case.batches
-        ) -> tuple[int, int]:
-            consumer = Consumer(client, topic, batches)
-            polls, total = 0, 0
-            while polls < limit:
-                polls += 1
-                size = consumer.poll()
-                total += size
-                if not size:
-                    break
-            return polls, total
-
-        consumed(1 << 30)
-        cost = measured(broker, lambda: consumed(1 << 30))
+        consumed = partial(consume, client, topic, case.batches)
+        consumed()
+        cost = measured(broker, consumed)
         if trace:
-            traced(broker, cost, lambda: consumed(20)[0])
+            traced(broker, cost, lambda consumed=consumed: consumed(limit=20)[0])  # type: ignore[misc]  # bound now
         yield f"Fetch, {case.name}", cost
         client.close()
 
