@@ -358,11 +358,12 @@ class KafkaPythonAdapter:
         consumer = self._consumer(
             group_id=group, session_timeout_ms=10000, heartbeat_interval_ms=300
         )
-        # A leader that has not heard of the topic yet assigns nothing and joins again when it has.
-        # Version 3.0.12 forgets that second join for ever if a poll's time is over before the
-        # answer to its SyncGroup: in join_group_async, need_rejoin() is false by then.
-        consumer.partitions_for_topic(topic)
+        # A leader joins again when its subscription's metadata changed since it assigned. Version
+        # 3.0.12 forgets that second join for ever if a poll's time is over before the answer to its
+        # SyncGroup: in join_group_async, need_rejoin() is false by then. The first metadata after
+        # subscribe() is such a change (from none), so wait for it here: topics() asks the broker.
         consumer.subscribe([topic])
+        consumer.topics()
         received = self._received
 
         class KafkaPythonMember:

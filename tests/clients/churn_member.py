@@ -158,9 +158,9 @@ def kafka_python(bootstrap: str, group: str, topic: str, settings: dict[str, str
                     raise
 
     consumer = connect()
-    with suppress(KafkaError):
-        consumer.partitions_for_topic(topic)  # first, see `KafkaPythonAdapter.join`
     consumer.subscribe([topic], listener=Listener())
+    with suppress(KafkaError):
+        consumer.topics()  # before the first poll, see `KafkaPythonAdapter.join`
     while not stopping.is_set():
         try:
             batches = consumer.poll(timeout_ms=200)
