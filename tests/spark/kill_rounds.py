@@ -42,8 +42,12 @@ LIFE: Final = 10
 its own.
 """
 BATCH_ROWS: Final = 60
-FED_ROWS: Final = 2 * BATCH_ROWS
-"""New records for each kill, which needs a batch to be in the middle of."""
+FED_ROWS: Final = 5 * BATCH_ROWS
+"""New records for each kill, which needs a batch to be in the middle of, also where others came and
+went while it waited for its moment.
+"""
+REST_ROWS: Final = 100 * BATCH_ROWS
+"""In a batch of the last run, which nobody kills: what is left is not the test's subject."""
 BATCH_S: Final = 240.0
 """In which a job that was left alone, or whose broker is back, writes a batch."""
 LONGEST_WAIT_S: Final = 10.0
@@ -150,14 +154,14 @@ def _is_python(pid: int) -> bool:
         return False
 
 
-def local_job(arguments: Sequence[str], module: str) -> JobProcess:
+def local_job(arguments: Sequence[str], module: str, batch_rows: int = BATCH_ROWS) -> JobProcess:
     """A job whose executor is its driver, and begins a failed task again, as those of a cluster
     do.
     """
     command = [sys.executable, "-m", module, *arguments]
     command += ["--master", "local[2,4]", "--progress", "json"]
     command += ["--conf", "spark.sql.shuffle.partitions=2"]
-    command += ["--maxOffsetsPerTrigger", str(BATCH_ROWS)]
+    command += ["--maxOffsetsPerTrigger", str(batch_rows)]
     return JobProcess(command, folder=ROOT, environment={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
@@ -190,7 +194,7 @@ class Rounds:
                 self._check_end(job, is_struck=True)
             assert len(self.failures) <= rounds, self.failures
         self._feed(1)
-        with local_job(self.arguments, self.module) as job:
+        with local_job(self.arguments, self.module, REST_ROWS) as job:
             while job.next_batch() is not None:
                 pass
             self._check_end(job, is_struck=False)

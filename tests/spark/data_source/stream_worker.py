@@ -2,8 +2,8 @@
 
     python -m tests.spark.data_source.stream_worker BOOTSTRAP SOURCE TARGET CHECKPOINT [OPTIONS]
 
-Writes what SOURCE has to TARGET until it is at the end, in batches of BATCH_ROWS rows, and reports
-them as `--progress json` does. OPTIONS: of jobs; not read.
+Writes what SOURCE has to TARGET until it is at the end, and reports its batches as
+`--progress json` does. OPTIONS: of jobs, of which it reads `--maxOffsetsPerTrigger`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark_jobs.data_source.source import register
 from spark_jobs.errors import first_cause
 from spark_jobs.progress import Progress, Reporter, listen
 from spark_jobs.session import open_session
-from tests.spark.kill_rounds import BATCH_ROWS
 
 MODULE: Final = "tests.spark.data_source.stream_worker"
 NAME: Final = "writes"
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str) -> int:
+def main(bootstrap: str, source: str, target: str, checkpoint: str, *options: str) -> int:
+    batch_rows = options[options.index("--maxOffsetsPerTrigger") + 1]
     with open_session(NAME, {"spark.master": "local[2,4]"}) as spark:
         register(spark)
         progress = Progress(NAME, Reporter("json"))
@@ -35,7 +35,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> int:
             .option("subscribe", source)
             .option("startingOffsets", "earliest")
             .option("includeHeaders", "true")
-            .option("maxOffsetsPerTrigger", BATCH_ROWS)
+            .option("maxOffsetsPerTrigger", batch_rows)
             .load()
         )
         rows = frame.select("key", "value", "headers", "partition", "timestamp")
@@ -53,4 +53,4 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5]))
+    sys.exit(main(*sys.argv[1:]))
