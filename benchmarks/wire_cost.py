@@ -103,14 +103,14 @@ def measured(broker: BrokerProcess, work: Callable[[], tuple[int, int]]) -> Cost
     )
 
 
-def traced(broker: BrokerProcess, cost: Cost, work: Callable[[], int]) -> None:
-    """Add the system calls of a request. work returns how many requests it made."""
+def traced(broker: BrokerProcess, cost: Cost, work: Callable[[], tuple[int, int]]) -> None:
+    """Add the system calls of a request. work as in `measured`."""
     with tempfile.NamedTemporaryFile("r") as out:
         command = ["strace", "-c", "-f", "-U", "name,calls", "-o", out.name, "-p", str(broker.pid)]
         tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         if tracer.stderr is not None:
             tracer.stderr.readline()  # "attached"
-        count = work()
+        count, _ = work()
         tracer.send_signal(signal.SIGINT)
         tracer.wait()
         lines = [line.split() for line in out.read().splitlines()]
@@ -147,14 +147,14 @@ def costs(
         cost = measured(broker, produced)
         if trace:
             few = min(count, STRACE_REQUESTS)
-            traced(broker, cost, lambda few=few: produced(few)[0])  # type: ignore[misc]  # bound now
+            traced(broker, cost, partial(produced, few))
         yield f"Produce, {case.name}", cost
 
         consumed = partial(consume, client, topic, case.batches)
         consumed()
         cost = measured(broker, consumed)
         if trace:
-            traced(broker, cost, lambda consumed=consumed: consumed(limit=20)[0])  # type: ignore[misc]  # bound now
+            traced(broker, cost, partial(consumed, limit=20))
         yield f"Fetch, {case.name}", cost
         client.close()
 
