@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.testing.process import BrokerProcess
+from tests.nested_pytest import run_pytest
 
 pytestmark = pytest.mark.clients
 
@@ -78,13 +79,7 @@ def test_kcat(broker: BrokerProcess, tmp_path: Path) -> None:
 
 def test_pytest_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(block_with("python", "kafka_topic"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 

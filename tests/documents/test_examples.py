@@ -17,6 +17,7 @@ from kbroker.settings.properties import parse_properties
 from kbroker.testing.process import BrokerProcess
 from scripts.ports import free_port, free_ports
 from tests.documents.pages import GUIDES, ROOT, blocks, sections, text_of
+from tests.nested_pytest import run_pytest
 
 pytestmark = pytest.mark.clients
 
@@ -135,15 +136,7 @@ def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
     """Each block is a module of tests of a project that has nothing else."""
     for number, block in enumerate(TESTS):
         (tmp_path / f"test_{number}.py").write_text(block)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
-        cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout
     assert re.search(rf"^{len(TESTS)} passed", done.stdout, re.MULTILINE), done.stdout
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.nested_pytest import run_pytest
 
 PROJECT = """
 import confluent_kafka
@@ -44,14 +43,6 @@ def test_four(kafka_cluster):
 
 def test_brokers_for_the_session_and_a_topic_for_each_test(tmp_path: Path) -> None:
     (tmp_path / "test_project.py").write_text(PROJECT)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
-        cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    run = run_pytest(tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "4 passed" in run.stdout
