@@ -1,8 +1,8 @@
-"""Functions of `foreachBatch` under Spark Connect, which runs them in a process of the server.
+"""Functions of `foreachBatch` and formats under Spark Connect: they run in processes of the server.
 
-Spark 4.0 gives that process none of the session's Python files (its executors get them, see
-`session.ship`), so a function brings this package along. What a job's function has counted comes
-back as a file in its checkpoint.
+Spark 4.0 gives these processes none of the session's Python files (its executors get them, see
+`session.ship`), so a function or a format brings this package along. What a job's function has
+counted comes back as a file in its checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, SupportsIndex
 
 from .bundle import bundle_path
 from .session import is_remote
@@ -19,9 +19,12 @@ from .storage import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
 
 BatchFunction = Callable[["DataFrame", int], None]
 TALLY: Final = "tally.json"
+_MAIN: Final = "__main__"
+"""The module of what is pickled with its code, and not by its name."""
 
 
 class JobFunction(Protocol):
@@ -38,12 +41,41 @@ class JobFunction(Protocol):
         ...
 
 
+class Portable:
+    """Its pickle brings this package along, if it has a bundle of it."""
+
+    bundle: bytes | None = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        bundle = self.bundle
+        if bundle is None:
+            return super().__reduce_ex__(protocol)
+        from pyspark import cloudpickle
+
+        known = next(each for each in type(self).__mro__ if each.__module__ != _MAIN)
+        plain: Any = object.__new__(known)
+        plain.__dict__.update(self.__getstate__() or {}, bundle=None)
+        pickled = cloudpickle.dumps(plain)  # type: ignore[no-untyped-call]
+        return _unpacker(), (bundle, pickled)
+
+
 def batch_function(spark: SparkSession, function: BatchFunction) -> BatchFunction:
     """A function as `foreachBatch` wants it: under Spark Connect with this package, which the
     server need not have then; otherwise as it is. function: must be picklable for that.
     """
     path = bundle_path() if is_remote(spark) else None
     return function if path is None else _Carried(function, path.read_bytes())
+
+
+def data_source_class(spark: SparkSession, kind: type[DataSource]) -> type[DataSource]:
+    """A format as `spark.dataSource.register` wants it. kind: `Portable`, and gives its bundle to
+    what it makes: under Spark Connect a stream's tasks, and the processes that plan and commit its
+    batches, have none of the session's Python files either.
+    """
+    path = bundle_path() if is_remote(spark) else None
+    if path is None:
+        return kind
+    return type(kind.__name__, (kind,), {"__module__": _MAIN, "bundle": path.read_bytes()})
 
 
 def job_function(spark: SparkSession, function: JobFunction, checkpoint: Folder) -> BatchFunction:
@@ -86,10 +118,15 @@ class _Carried:
     def __reduce__(self) -> tuple[Callable[[bytes, bytes], Any], tuple[bytes, bytes]]:
         from pyspark import cloudpickle
 
-        unpacked = FunctionType(_unpacked.__code__, {"__builtins__": __builtins__}, "_unpacked")
-        unpacked.__module__ = "__main__"  # so the pickle has its code, and not its name
         pickled = cloudpickle.dumps(self._function)  # type: ignore[no-untyped-call]
-        return unpacked, (self._bundle, pickled)
+        return _unpacker(), (self._bundle, pickled)
+
+
+def _unpacker() -> Callable[[bytes, bytes], Any]:
+    """`_unpacked` as a function whose pickle has its code, and not its name."""
+    unpacker = FunctionType(_unpacked.__code__, {"__builtins__": __builtins__}, "_unpacked")
+    unpacker.__module__ = _MAIN
+    return unpacker
 
 
 def _unpacked(bundle: bytes, pickled: bytes) -> Any:
@@ -100,13 +137,21 @@ def _unpacked(bundle: bytes, pickled: bytes) -> Any:
     import pickle
     import sys
     import tempfile
+    import zlib
 
-    number, path = tempfile.mkstemp(suffix=".zip")
-    with open(path, "wb") as file:
-        file.write(bundle)
-    if os.path.exists(f"/proc/self/fd/{number}"):
-        # The server kills the process in the end, which could not delete the file then.
-        os.unlink(path)
-        path = f"/proc/self/fd/{number}"
-    sys.path.insert(0, path)
-    return pickle.loads(pickled)
+    # A worker of Spark's runs many tasks: one file for all of them.
+    unpacked: set[int] = sys.__dict__.setdefault("_kbroker_bundles", set())
+    if zlib.crc32(bundle) not in unpacked:
+        number, path = tempfile.mkstemp(suffix=".zip")
+        with open(path, "wb") as file:
+            file.write(bundle)
+        if os.path.exists(f"/proc/self/fd/{number}"):
+            # The server kills the process in the end, which could not delete the file then.
+            os.unlink(path)
+            path = f"/proc/self/fd/{number}"
+        sys.path.insert(0, path)
+        unpacked.add(zlib.crc32(bundle))
+    found = pickle.loads(pickled)
+    if hasattr(found, "bundle"):
+        found.bundle = bundle  # for what it makes, and for where it goes next
+    return found

@@ -183,13 +183,13 @@ class LakeStore:
 
     def columns(self, commit: Commit) -> Sequence[Column]:
         """Of the table."""
-        if self.format is not DELTA:
+        if self.format != DELTA:
             return COLUMNS
         return (*COLUMNS, *(c for name, c in _DELTA_COLUMNS.items() if name in commit.layout))
 
     def partitions(self, commit: Commit) -> Sequence[str]:
         """Of the table, by the layout's levels."""
-        if self.format is DELTA:
+        if self.format == DELTA:
             return commit.layout
         transforms = {"date": "days(`timestamp`)", "hour": "hours(`timestamp`)"}
         levels = [
@@ -243,7 +243,7 @@ def lake_store(
     options: ArchiveOptions, format_: LakeFormat, spark: SparkSession | None
 ) -> LakeStore:
     """The table of an archive."""
-    if format_ is DELTA:
+    if format_ == DELTA:
         names = {"compression": options.compression}
     else:
         codec = {"none": "uncompressed"}.get(options.compression, options.compression)

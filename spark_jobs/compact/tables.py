@@ -44,7 +44,7 @@ def compact_table(
     try:
         if options.retention_ms is not None:
             done.deleted_records = _delete_old(spark, name, now_ms - options.retention_ms)
-        if format_ is DELTA:
+        if format_ == DELTA:
             _compact_delta(spark, name, options, done)
         else:
             _compact_iceberg(spark, IcebergTable(output), options, now_ms, done)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from ..checkpoint import Offsets
 from ..cluster import Topics
+from ..connect import Portable
 from ..errors import JobError
 from ..wire.client import BlockingClient
 from ..worker import forget_archives
@@ -55,7 +56,7 @@ def _existing(client: BlockingClient, options: SourceOptions) -> Topics:
     return topics
 
 
-class KafkaReader(DataSourceReader):
+class KafkaReader(Portable, DataSourceReader):
     """`spark.read`."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -77,7 +78,7 @@ class KafkaReader(DataSourceReader):
         return _read(self._options, partition)
 
 
-class KafkaStreamReader(DataSourceStreamReader):
+class KafkaStreamReader(Portable, DataSourceStreamReader):
     """`spark.readStream`. Lives as long as the query, in a process of its own beside the driver."""
 
     def __init__(self, options: SourceOptions) -> None:

@@ -6,10 +6,11 @@ frame = spark.read.format("kbroker").option("kafka.bootstrap.servers", "localhos
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
+from ..connect import Portable, data_source_class
 from ..errors import JobError
 from ..options import parse_boolean
 from ..session import ship
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "kbroker"
+Made = TypeVar("Made", bound=Portable)
 
 
-class KafkaDataSource(DataSource):
+class KafkaDataSource(Portable, DataSource):
     """See `options` for its options."""
 
     @classmethod
@@ -41,26 +43,31 @@ class KafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> KafkaReader:
         """Of `spark.read`. Raises JobError."""
-        return KafkaReader(source_options(self.options, is_stream=False))
+        return self._sent(KafkaReader(source_options(self.options, is_stream=False)))
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
         """Of `spark.readStream`. Raises JobError."""
-        return KafkaStreamReader(source_options(self.options, is_stream=True))
+        return self._sent(KafkaStreamReader(source_options(self.options, is_stream=True)))
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaWriter:
         """Of `frame.write`. Raises JobError."""
         if overwrite:
             raise JobError("a topic cannot be overwritten: mode('append') adds to it")
-        return KafkaWriter(sink_options(self.options, is_stream=False), schema)
+        return self._sent(KafkaWriter(sink_options(self.options, is_stream=False), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """Of `writeStream`. Raises JobError."""
         if overwrite:
             raise JobError("a topic cannot be overwritten: outputMode('append') or 'update'")
-        return KafkaStreamWriter(sink_options(self.options, is_stream=True), schema)
+        return self._sent(KafkaStreamWriter(sink_options(self.options, is_stream=True), schema))
+
+    def _sent(self, made: Made) -> Made:
+        """What Spark sends on to other processes."""
+        made.bundle = self.bundle
+        return made
 
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session, and send this package to the executors."""
     ship(spark)
-    spark.dataSource.register(KafkaDataSource)
+    spark.dataSource.register(data_source_class(spark, KafkaDataSource))

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from ..checkpoint import read_query_id
+from ..connect import Portable
 from ..errors import JobError
 from ..exactly_once.driver import QueryDriver, QuerySettings, TaskReport
 from ..exactly_once.errors import SinkError
@@ -52,7 +53,7 @@ class Staged(WriterCommitMessage):
     rows: StagedRows
 
 
-class _StagingWriter:
+class _StagingWriter(Portable):
     """What both writers do in the tasks. Picklable."""
 
     def __init__(self, options: SinkOptions, schema: StructType, staging: Folder) -> None:

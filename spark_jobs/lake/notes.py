@@ -27,12 +27,12 @@ _ICEBERG_VERSION: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
 
 def log_folder(format_: LakeFormat) -> str:
     """The folder of the table's log, relative to the table."""
-    return DELTA_LOG if format_ is DELTA else ICEBERG_LOG
+    return DELTA_LOG if format_ == DELTA else ICEBERG_LOG
 
 
 def is_table(table: Folder, format_: LakeFormat) -> bool:
     """Whether a folder is a table of the format."""
-    pattern = _DELTA_VERSION if format_ is DELTA else _ICEBERG_VERSION
+    pattern = _DELTA_VERSION if format_ == DELTA else _ICEBERG_VERSION
     return any(pattern.fullmatch(name) for name in table.names(log_folder(format_)))
 
 
@@ -41,7 +41,7 @@ def newest_note(table: Folder, format_: LakeFormat) -> str | None:
     be understood.
     """
     try:
-        return _of_delta(table) if format_ is DELTA else _of_iceberg(table)
+        return _of_delta(table) if format_ == DELTA else _of_iceberg(table)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JobError(f"the log of table {table} cannot be understood: {error!r}") from error
 

@@ -86,7 +86,7 @@ class LakeTable(Protocol):
 
 def table_at(folder: Folder, format_: LakeFormat) -> LakeTable:
     """The table of a format in a folder, which may not be there yet."""
-    return DeltaTable(folder) if format_ is DELTA else IcebergTable(folder)
+    return DeltaTable(folder) if format_ == DELTA else IcebergTable(folder)
 
 
 def quoted(name: str) -> str:

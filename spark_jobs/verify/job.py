@@ -21,9 +21,10 @@ from kbroker.client.cluster import (
 from kbroker.protocol.errors import KafkaError
 
 from ..arrow_map import map_in_arrow
-from ..errors import JobError
+from ..errors import JobError, first_cause
 from ..exactly_once.errors import sink_error
 from ..exactly_once.topics import describe_topic, target_topic
+from ..session import ship
 from ..storage import Folder, absolute
 from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
@@ -159,18 +160,22 @@ def _range(
 def read_topic(
     spark: SparkSession, ranges: Sequence[PartitionRange], ignored: frozenset[Field]
 ) -> list[PartitionFacts]:
-    """The facts of each range, read by as many tasks."""
+    """The facts of each range, read by as many tasks. Raises JobError."""
+    ship(spark)
     numbers = spark.range(0, len(ranges), 1, len(ranges))
     return _collected(map_in_arrow(numbers, ReadRanges(ranges, ignored), FACTS_SCHEMA))
 
 
 def _collected(frame: DataFrame) -> list[PartitionFacts]:
-    facts = [PartitionFacts.decode(row.facts) for row in frame.collect()]
+    try:
+        facts = [PartitionFacts.decode(row.facts) for row in frame.collect()]
+    except Exception as error:  # pyspark's own, and Java's through py4j
+        raise JobError(f"verify stopped: {first_cause(error)}") from error
     return sorted(facts, key=lambda one: (one.topic, one.partition))
 
 
 def verify(spark: SparkSession, options: VerifyOptions) -> VerifyReport:
-    """Read the topic, and its copy if there is one. Raises SinkError if they cannot be read."""
+    """Read the topic, and its copy if there is one. Raises JobError if they cannot be read."""
     ignored = options.ignored | {OFFSET}
     ranges = ranges_of(options.topic)
     notes = deleted_notes(ranges)
@@ -226,7 +231,10 @@ def within(parts: Sequence[PartitionRange]) -> Column:
 
 
 def frame_facts(rows: DataFrame, ignored: frozenset[Field]) -> list[PartitionFacts]:
-    """The facts of each partition in a frame with the columns of Spark's Kafka source."""
+    """The facts of each partition in a frame with the columns of Spark's Kafka source. Raises
+    JobError.
+    """
+    ship(rows.sparkSession)
     from pyspark.sql import functions as F
 
     columns = {name: F.col(name) for name in COLUMNS if name != "timestamp_ms"}

@@ -14,7 +14,8 @@ from typing import Final, Self
 
 from scripts.ports import free_port
 from scripts.spark_classes import JVM_OPTIONS
-from spark_jobs.spark_conf import OPTIONS, connector_package, spark_home
+from spark_jobs.lake.formats import LakeFormat
+from spark_jobs.spark_conf import settings, spark_home
 from tests.clients.adapters import wait_until
 from tests.clients.admin.toolchains import python_packages
 from tests.spark.processes import kill_with_children, write_python
@@ -25,10 +26,11 @@ START_TIMEOUT_S: Final = 120.0
 
 
 class ConnectServer:
-    """folder: for what it writes; must exist."""
+    """folder: for what it writes; must exist. formats: of tables that it can write."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *formats: LakeFormat) -> None:
         self._folder = folder
+        self._formats = formats
         self._packages = python_packages("spark-connect", ROOT / "requirements" / "connect.txt")
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,16 +50,15 @@ class ConnectServer:
     def __enter__(self) -> Self:
         python = self._folder / "python"
         write_python(python, self._packages)
-        settings = {
-            **OPTIONS,
+        server_settings = {
+            **settings(*self._formats),
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
         }
         arguments = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
         arguments += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-        arguments += ["--packages", connector_package()]
-        arguments += [f"--conf={name}={value}" for name, value in settings.items()]
+        arguments += [f"--conf={name}={value}" for name, value in server_settings.items()]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"SPARK_LOCAL_IP": HOST, "SPARK_SUBMIT_OPTS": JVM_OPTIONS}
         environment["PYSPARK_PYTHON"] = str(python)

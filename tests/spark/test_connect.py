@@ -14,7 +14,8 @@ from typing import Any, cast
 from pyspark import cloudpickle
 
 from spark_jobs.checkpoint import format_offsets
-from spark_jobs.connect import TALLY, batch_function, job_function, take_tally
+from spark_jobs.connect import TALLY, batch_function, data_source_class, job_function, take_tally
+from spark_jobs.data_source.source import KafkaDataSource
 from spark_jobs.storage import Folder, absolute
 
 LOCAL: Any = object()
@@ -33,6 +34,19 @@ function = pickle.loads(sys.stdin.buffer.read())
 print(function({"t": {0: 5}}))
 print(sys.modules["spark_jobs"].__file__)
 from spark_jobs.wire.client import BlockingClient  # which needs kbroker's
+"""
+
+
+MADE = """
+import os, pickle, sys
+from pyspark import cloudpickle
+format = pickle.loads(sys.stdin.buffer.read())
+for made in (format.reader(None), format.streamReader(None)):
+    sent = cloudpickle.dumps(made)
+    again = pickle.loads(sent)
+    print(type(again).__name__, again.bundle == format.bundle, len(sent) > len(format.bundle))
+places = ("/proc/self/fd/", os.environ["TMPDIR"])
+print(sum(path.startswith(places) for path in sys.path))
 """
 
 
@@ -71,6 +85,28 @@ def test_a_function_finds_its_package_where_it_is_not_installed(tmp_path: Path) 
     assert not where.startswith(str(Path(__file__).parents[2]))
     if Path("/proc/self/fd").exists():
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_and_what_it_makes_find_their_package(tmp_path: Path) -> None:
+    assert data_source_class(LOCAL, KafkaDataSource) is KafkaDataSource
+    options = {"kafka.bootstrap.servers": "localhost:9", "subscribe": "t"}
+    kind = data_source_class(REMOTE, KafkaDataSource)
+    assert (kind.name(), issubclass(kind, KafkaDataSource)) == ("kbroker", True)
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", MADE],
+        input=cloudpickle.dumps(kind(options)),  # type: ignore[no-untyped-call]
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        env={"PYTHONPATH": sysconfig.get_path("purelib"), "TMPDIR": str(tmp_path)},
+        check=True,
+    )
+    assert loaded.stdout.decode().splitlines() == [
+        "KafkaReader True True",
+        "KafkaStreamReader True True",
+        "1",  # one bundle, however often it came
+    ]
+    small = cloudpickle.dumps(KafkaDataSource(options).reader(None))  # type: ignore[no-untyped-call, arg-type]
+    assert len(small) < 10_000
 
 
 def test_a_function_stays_as_it_is_in_a_session_of_its_own(tmp_path: Path) -> None:

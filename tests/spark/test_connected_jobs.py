@@ -19,11 +19,13 @@ import pytest
 
 from kbroker.protocol.batches.records import Record
 from spark_jobs.java import java_problem
+from spark_jobs.lake.formats import FORMATS
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from spark_jobs.wire.groups import committed_offsets
-from tests.clients.adapters import wait_until
+from tests.clients.adapters import ConfluentAdapter, Sent, wait_until
 from tests.spark.archive.readers import seen_by_pyarrow
 from tests.spark.connect_server import ConnectServer
+from tests.spark.connected_frames import MODULE as FRAMES
 from tests.spark.connected_query import MODULE
 from tests.spark.copying.records import content, fill, records_of
 
@@ -41,7 +43,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    with ConnectServer(tmp_path_factory.mktemp("connect")) as running:
+    with ConnectServer(tmp_path_factory.mktemp("connect"), *FORMATS.values()) as running:
         yield running
 
 
@@ -141,6 +143,87 @@ def test_dedupe_counts_what_the_server_wrote(
     once = [r.value for found in records_of(bootstrap, f"{topic}-once", PARTITIONS) for r in found]
     assert Counter(once) == Counter(set(values) - {None}) + Counter(v for v in values if v is None)
     assert (told["rows"], told["written"]) == (300, len(once))
+
+
+def seen(server: ConnectServer, *arguments: str) -> Any:
+    """What a session of the server sees."""
+    done = subprocess.run(
+        [sys.executable, "-m", FRAMES, server.remote, *arguments],
+        env=server.client_environment,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_tables(
+    server: ConnectServer, start: Start, bootstrap: str, topic: str, tmp_path: Path, format_: str
+) -> None:
+    """Their store is another object on the server, where the batches are written."""
+    keyed, archived, state = f"{topic}-keyed", tmp_path / "archived", tmp_path / "state"
+    written = [
+        "archive",
+        *("--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(archived)),
+        *("--format", format_, "--maxOffsetsPerTrigger", "100"),
+    ]
+    assert result(start(*written))["archived"] == 300
+    fill(bootstrap, topic, range(300, 350), PARTITIONS)
+    assert result(start(*written))["archived"] == 350
+    told = result(start("compact", "--output", str(archived), "--minFiles", "2"))
+    assert told["files"] > told["into"] > 0
+    assert seen(server, "table", format_, str(archived)) == 350
+
+    changes = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (b"c", b"4")]
+    records = [Sent(key, value, (), 1_700_000_000_000, 0) for key, value in changes]
+    ConfluentAdapter(bootstrap).produce(keyed, records, codec="none", idempotent=True)
+    current = ["table", "--bootstrap-servers", bootstrap, "--topic", keyed]
+    current += ["--output", str(state), "--format", format_]
+    assert result(start(*current))["applied"] == 5
+    assert result(start(*current))["applied"] == 5
+    assert seen(server, "table", format_, str(state)) == 2
+
+
+def test_an_archive_comes_back_and_is_verified(
+    start: Start, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    archived, address = str(tmp_path / "out"), ("--bootstrap-servers", bootstrap)
+    result(start("archive", *address, "--topics", topic, "--output", archived))
+    assert result(start("verify", *address, "--topic", topic, "--againstArchive", archived))
+    sources = [content(one) for one in records_of(bootstrap, topic, PARTITIONS)]
+    for command, copy in (
+        (("restore", "--archive", archived), f"{topic}-back"),
+        (("replay", "--topic", topic), f"{topic}-again"),
+    ):
+        assert result(start(*command, *address, "--to", copy))["rows"] == 300
+        assert [content(one) for one in records_of(bootstrap, copy, PARTITIONS)] == sources
+        assert result(start("verify", *address, "--topic", topic, "--againstTopic", copy))
+
+
+def test_aggregate(start: Start, bootstrap: str, topic: str, tmp_path: Path) -> None:
+    arguments = ["aggregate", "--bootstrap-servers", bootstrap, "--topic", topic]
+    arguments += ["--to", f"{topic}-totals", "--checkpoint", str(tmp_path / "cp")]
+    told = result(start(*arguments, "--groupBy", "partition", "--aggregates", "n=count(*)"))
+    written = records_of(bootstrap, f"{topic}-totals", PARTITIONS)
+    totals = [json.loads(one.value or b"") for records in written for one in records]
+    assert [one["n"] for one in totals] == [100] * PARTITIONS
+    assert (told["rows"], told["written"]) == (300, PARTITIONS)
+
+
+def test_the_format(
+    server: ConnectServer,
+    bootstrap: str,
+    topic: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+) -> None:
+    target = new_topic(PARTITIONS)
+    found = seen(server, "format", bootstrap, topic, target, str(tmp_path / "cp"))
+    assert found == [300, 600]
+    copies = records_of(bootstrap, target, PARTITIONS)
+    sources = records_of(bootstrap, topic, PARTITIONS)
+    assert [keys_and_values(one) for one in copies] == [keys_and_values(one) * 2 for one in sources]
 
 
 def test_a_query_of_a_user(

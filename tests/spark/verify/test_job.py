@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spark_jobs.archive import ArchiveOptions, archive
+from spark_jobs.errors import JobError
 from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.storage import Folder
 from spark_jobs.verify.archive import archive_side, lost_records, verify_archive
-from spark_jobs.verify.job import TopicSide, VerifyOptions, verify, verify_frame
+from spark_jobs.verify.job import (
+    PartitionRange,
+    TopicSide,
+    VerifyOptions,
+    read_topic,
+    verify,
+    verify_frame,
+)
 from spark_jobs.wire.client import ClusterAddress
 from tests.clients.adapters import ConfluentAdapter, Sent
 
@@ -135,3 +143,9 @@ def test_an_archive(
     report = verify_archive(spark, options, folder)
     assert report.findings[0] == f"partition 1: 120 records are in {topic}-1 only"
     assert "the files have 120 records fewer" in report.findings[1]
+
+
+def test_a_task_that_fails_is_one_line(spark: SparkSession) -> None:
+    nowhere: Any = None
+    with pytest.raises(JobError, match=r"^verify stopped: .*'NoneType'.*$"):
+        read_topic(spark, [PartitionRange(nowhere, 0, 0, 1, is_compacted=False)], frozenset())
