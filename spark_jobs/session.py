@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["JobError", "check_kafka_source", "open_session", "ship", "started_by_spark_submit"]
 
 DEFAULT_MASTER = "local[*]"
+DEFAULT_SHUFFLE_PARTITIONS = 200
 SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 """The environment variable from which pyspark takes more arguments of spark-submit."""
 
@@ -299,6 +300,12 @@ def ship(spark: SparkSession) -> None:
         spark.addArtifacts(str(path), pyfile=True)
     else:
         spark.sparkContext.addPyFile(str(path))
+
+
+def shuffle_partitions(spark: SparkSession) -> int:
+    """`spark.sql.shuffle.partitions`; 200, the default, if that is no number (`auto`)."""
+    value = str(spark.conf.get("spark.sql.shuffle.partitions", ""))
+    return int(value) if value.isdecimal() else DEFAULT_SHUFFLE_PARTITIONS
 
 
 def check_kafka_source(spark: SparkSession) -> None:

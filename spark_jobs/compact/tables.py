@@ -12,6 +12,7 @@ from ..errors import JobError, first_cause
 from ..lake.formats import DELTA, FORMATS, LakeFormat, check_format
 from ..lake.notes import is_table
 from ..lake.tables import IcebergTable, configured, quoted, table_at, text
+from ..session import shuffle_partitions
 from ..storage import Folder
 from .options import CompactOptions
 from .parquet import Done
@@ -24,7 +25,6 @@ OVERTAKEN: Final = "Metadata file for version"
 """Of Iceberg's message when the version that a commit stands on was deleted meanwhile."""
 
 LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-SHUFFLE: Final = "spark.sql.shuffle.partitions"
 
 _HOUR_MS: Final = 3_600_000
 
@@ -90,7 +90,8 @@ def _listing_tasks(spark: SparkSession) -> str:
     """In how many tasks VACUUM lists the table's folders: Spark's default of 10,000 takes a minute
     on two cores, however few the folders are.
     """
-    return str(min(int(spark.conf.get(name) or 200) for name in (LISTING, SHUFFLE)))
+    most = shuffle_partitions(spark)
+    return str(min(int(spark.conf.get(LISTING) or most), most))
 
 
 def _compact_iceberg(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal
 
+from ..session import shuffle_partitions
 from .errors import SinkError
 from .placement import numbers_for_tasks
 from .rows import HEADERS, KEY, PARTITION, SOURCE_OFFSET, TIMESTAMP, TOPIC, VALUE
@@ -56,7 +57,7 @@ def arranged(frame: DataFrame, layout: Layout, partition_counts: Mapping[str, in
         rows = _with_partition(rows, layout, partition_counts)
     targets = [name for name in (TOPIC, PARTITION) if name in rows.columns]
     if layout.arrangement == "shuffle":
-        most = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+        most = shuffle_partitions(frame.sparkSession)
         tasks = layout.tasks or min(sum(partition_counts.values()), most)
         rows = rows.repartition(tasks, _place(layout, partition_counts, tasks))
     if order:

@@ -8,12 +8,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from spark_jobs.errors import JobError
-from spark_jobs.session import SUBMIT_ARGUMENTS, _without_secrets
+from spark_jobs.session import SUBMIT_ARGUMENTS, _without_secrets, shuffle_partitions
 from tests.test_project import ROOT
 
 SECRETS = {
@@ -130,3 +131,9 @@ def test_without_a_new_java_settings_go_through_the_connection(
     with _without_secrets(SECRETS | more, tmp_path) as shown:
         assert shown == SECRETS | more
         assert SUBMIT_ARGUMENTS not in os.environ and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("value", "tasks"), [("8", 8), (16, 16), ("auto", 200), ("", 200)])
+def test_how_many_tasks_a_shuffle_has(value: object, tasks: int) -> None:
+    settings = {"spark.sql.shuffle.partitions": value}
+    assert shuffle_partitions(cast("Any", SimpleNamespace(conf=settings))) == tasks
