@@ -304,7 +304,8 @@ def ship(spark: SparkSession) -> None:
 
 def shuffle_partitions(spark: SparkSession) -> int:
     """`spark.sql.shuffle.partitions`; 200, the default, if that is no number (`auto`)."""
-    value = str(spark.conf.get("spark.sql.shuffle.partitions", ""))
+    # Spark refuses a default here that is no number, if the setting is not given.
+    value = str(spark.conf.get("spark.sql.shuffle.partitions"))
     return int(value) if value.isdecimal() else DEFAULT_SHUFFLE_PARTITIONS
 
 

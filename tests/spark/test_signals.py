@@ -226,8 +226,10 @@ def test_a_signal_ends_the_batch_with_the_summary(
     )
     try:
         assert run.stderr is not None
-        first = next((line for line in run.stderr if line.startswith("{")), "")
-        assert first, run.communicate()
+        said = [first := run.stderr.readline()]
+        while first and not first.startswith("{"):
+            said.append(first := run.stderr.readline())
+        assert first, (said, run.communicate())
         assert json.loads(first)["rows"] > 0
         assert rows_total(port) >= json.loads(first)["rows"]
         if number is signal.SIGINT:  # of a terminal: to all processes

@@ -9,6 +9,7 @@ import pytest
 from spark_jobs.exactly_once.frames import Layout, arranged
 from spark_jobs.exactly_once.partitioner import partition_for
 from spark_jobs.java import java_problem
+from spark_jobs.session import shuffle_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,3 +48,14 @@ def test_a_partition_that_no_topic_has(spark: SparkSession) -> None:
     for topic in (None, "b"):
         found = arranged(frame, Layout(topic=topic), {"a": 3, "b": 2}).collect()
         assert sorted(row["partition"] for row in found) == partitions
+
+
+def test_tasks_of_a_session_that_does_not_say_how_many(spark: SparkSession) -> None:
+    name = "spark.sql.shuffle.partitions"
+    given = spark.conf.get(name)
+    assert shuffle_partitions(spark) == int(given or 0)
+    spark.conf.unset(name)
+    try:
+        assert shuffle_partitions(spark) == 200
+    finally:
+        spark.conf.set(name, str(given))
