@@ -56,7 +56,7 @@ class Portable:
         plain: Any = object.__new__(known)
         plain.__dict__.update(self.__getstate__() or {}, bundle=None)
         pickled = cloudpickle.dumps(plain)  # type: ignore[no-untyped-call]
-        return _unpacker(), (bundle, pickled)
+        return _unpacker(), (bundle, pickled, True)
 
 
 def batch_function(spark: SparkSession, function: BatchFunction) -> BatchFunction:
@@ -115,23 +115,23 @@ class _Carried:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         self._function(frame, batch_id)
 
-    def __reduce__(self) -> tuple[Callable[[bytes, bytes], Any], tuple[bytes, bytes]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[bytes, bytes, bool]]:
         from pyspark import cloudpickle
 
         pickled = cloudpickle.dumps(self._function)  # type: ignore[no-untyped-call]
-        return _unpacker(), (self._bundle, pickled)
+        return _unpacker(), (self._bundle, pickled, False)
 
 
-def _unpacker() -> Callable[[bytes, bytes], Any]:
+def _unpacker() -> Callable[..., Any]:
     """`_unpacked` as a function whose pickle has its code, and not its name."""
     unpacker = FunctionType(_unpacked.__code__, {"__builtins__": __builtins__}, "_unpacked")
     unpacker.__module__ = _MAIN
     return unpacker
 
 
-def _unpacked(bundle: bytes, pickled: bytes) -> Any:
+def _unpacked(bundle: bytes, pickled: bytes, is_portable: bool) -> Any:
     """The pickled object, in a process that has the package of `bundle` from here on. It runs where
-    no other name of this module is known.
+    no other name of this module is known. is_portable: of a `Portable`, not of a user's function.
     """
     import os
     import pickle
@@ -152,6 +152,6 @@ def _unpacked(bundle: bytes, pickled: bytes) -> Any:
         sys.path.insert(0, path)
         unpacked.add(zlib.crc32(bundle))
     found = pickle.loads(pickled)
-    if hasattr(found, "bundle"):
+    if is_portable:
         found.bundle = bundle  # for what it makes, and for where it goes next
     return found
