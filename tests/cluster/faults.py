@@ -13,7 +13,12 @@ from tests.cluster.disk import SlowSync, strace_problem
 from tests.cluster.schedule import FOLLOWERS, LEADER, Fault, Kind, Round
 
 SYNC_DELAY_MS: Final = 150
-FATAL: Final = ("fatal error, stopping", "the metadata log has failed", "is offline with")
+FATAL: Final = (
+    "fatal error, stopping",
+    "the metadata log has failed",
+    "is offline with",
+    "none of log.dirs can be used",
+)
 """Logged by a node before it ends because its metadata log, or its only log directory, cannot be
 written; during a start it first recovers its other logs.
 """
@@ -114,8 +119,10 @@ def _revive(node: ClusterNode, log_length: int) -> None:
     """Start a node again that ended because it could not write. log_length: of its log lines before
     its disk was full.
     """
-    is_ending = ends_by_itself(node.log_text[log_length:])
-    if node.process.wait_for_exit(EXIT_TIMEOUT_S if is_ending else NOTICE_S) is not None:
+    code = node.process.wait_for_exit(NOTICE_S)
+    if code is None and ends_by_itself(node.log_text[log_length:]):
+        code = node.process.wait_for_exit(EXIT_TIMEOUT_S)
+    if code is not None:
         node.process.launch()
 
 

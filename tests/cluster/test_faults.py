@@ -13,6 +13,7 @@ from tests.cluster.faults import ends_by_itself
         ("fatal error, stopping the broker: the metadata log failed", True),
         ("/data: the metadata log has failed: No space left", True),
         ("log directory /data is offline with 9 partitions: cannot write x: No space left", True),
+        ("kbroker: none of log.dirs can be used: cannot write x: No space left on device", True),
         ("recovered 12 logs in 5.3 s", False),
     ],
 )
