@@ -406,6 +406,12 @@ pool down. For work that another thread waits for; work of the loop goes to an `
 """
 
 
+SetLogLevel = Callable[[logging.Logger, int], None]
+"""Called with a logger and one of `logging`'s levels. Loggers belong to the process, so only
+`node/run`, which has a process of its own, passes one in.
+"""
+
+
 class Memory(Protocol):
     """The account of the memory that clients make the broker hold, in bytes; `MemoryPool` in
     `server/network/memory_pool` implements it.

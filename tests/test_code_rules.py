@@ -279,6 +279,7 @@ def test_no_module_has_state() -> None:
 OF_THE_PROCESS = re.compile(
     r"gc\.(freeze|unfreeze|collect|enable|disable|set_threshold|callbacks\.\w+)|signal\.\w+"
     r"|.*\.add_signal_handler|sys\.set\w+|resource\.setrlimit|logging\.(basicConfig|disable)"
+    r"|.*\.setLevel|logging\.Logger\.\w+"
     r"|os\.(umask|chdir|putenv|nice|fork|_exit|dup2)|locale\.setlocale|random\.seed"
 )
 

@@ -25,7 +25,7 @@ from kbroker.node.leader_watch import LeaderWatch
 from kbroker.node.loop.futures import as_future
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.policies import load_policies
-from kbroker.ports import Deferred, Timers
+from kbroker.ports import Deferred, SetLogLevel, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     ControllerRegistrationRequest,
@@ -106,7 +106,12 @@ class ControllerRole:
         log.on_leadership_lost(self.service.resign)
         log.loader.on_image(self._registrar.on_image)
 
-    def services(self, memory: MemoryPool, dynamic: DynamicConfig) -> ControllerServices:
+    def services(
+        self,
+        memory: MemoryPool,
+        dynamic: DynamicConfig,
+        set_log_level: SetLogLevel | None = None,
+    ) -> ControllerServices:
         """The services for handlers of the controller listeners. A response only waits for the
         commit of its records, not for a broker. dynamic: the effective settings.
         """
@@ -130,6 +135,7 @@ class ControllerRole:
             slices=FairSlices(self._timers, clock=self._clock),
             memory=memory,
             quotas=client_quotas(self._config),
+            set_log_level=set_log_level,
             service=service,
             quorum=driver,
             leader_id=lambda: driver.feed.leader[1],

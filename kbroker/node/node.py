@@ -43,7 +43,7 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.connection_shared import OpenConnection
 from kbroker.server.network.listener import BoundListener
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.services import Services
+from kbroker.server.services import ControllerServices, Services
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.network import NetworkConfig
 
@@ -209,7 +209,7 @@ class Broker:
             config, log.driver, timers, self.resources.random
         )
         if config.is_controller:
-            self._controller = ControllerRole(
+            self._controller = controller = ControllerRole(
                 config,
                 properties,
                 timers,
@@ -219,9 +219,7 @@ class Broker:
                 endpoints=endpoints,
                 requests=to_controller,
             )
-            self._controllers = ControllerDispatchers(
-                partial(self._controller.services, self.memory, self.dynamic)
-            )
+            self._controllers = ControllerDispatchers(partial(self._services_of, controller))
             if config.controller_listeners:
                 await self._open_controller(servers, self._controllers)
         await log.start()
@@ -239,6 +237,9 @@ class Broker:
         self.dynamic.follow(lambda _, now: servers.reconfigure(now))
         self.dynamic.follow(lambda _, now: logs.reconfigure(now))
         follow_connection_rates([each.rates for each in servers.quotas], log.loader)
+
+    def _services_of(self, controller: ControllerRole) -> ControllerServices:
+        return controller.services(self.memory, self.dynamic, self.resources.set_log_level)
 
     async def _start_broker(
         self,

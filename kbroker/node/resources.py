@@ -3,7 +3,7 @@
 A process may run several nodes, each on its own thread or all on one. So there are no module
 globals: `node` creates one `NodeResources` per node and passes its members to the constructors that
 need them. Only `run` sets properties of the process itself (signal handlers, the garbage
-collector's thresholds, the limit on open files).
+collector's thresholds, the limit on open files), and only it provides `set_log_level`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.node.loop.offload import ExecutorOffload
 from kbroker.node.loop.timers import LoopTimers
-from kbroker.ports import ClosableOffload
+from kbroker.ports import ClosableOffload, SetLogLevel
 from kbroker.server.network.listener import Bind, bind_socket
 from kbroker.server.network.page_cache import PageCache
 from kbroker.settings.broker import BrokerConfig
@@ -39,7 +39,8 @@ class NodeResources:
     their indexes. page_cache: tells whether sendfile would wait for the disk. workers: threads for
     operations that requests wait for. clock: in seconds, for work that is sliced. stall_clocks:
     monotonic time and CPU time of the loop's thread, in seconds. bind: creates the sockets of
-    listeners. A simulated node replaces some of these (`kbroker/simulation`).
+    listeners. set_log_level: None unless the process is the node's own. A simulated node replaces
+    some of these (`kbroker/simulation`).
 
     max_open_files: how many segments keep their file open; None for half of the process's limit.
     """
@@ -52,6 +53,7 @@ class NodeResources:
         "open_files",
         "page_cache",
         "random",
+        "set_log_level",
         "stall_clocks",
         "workers",
     )
@@ -68,6 +70,7 @@ class NodeResources:
         self.clock: Clock = time.monotonic
         self.stall_clocks: tuple[Clock, Clock] = time.monotonic, time.thread_time
         self.bind: Bind = bind_socket
+        self.set_log_level: SetLogLevel | None = None
         self.random = random or Random()
         self.open_files = OpenFiles(
             default_open_file_limit() if max_open_files is None else max_open_files,

@@ -24,6 +24,7 @@ from kbroker.model import StartupError
 from kbroker.node.advertised import to_try, try_in_background
 from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.node import Broker
+from kbroker.node.resources import NodeResources
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.sections.listeners import Listener
 
@@ -119,7 +120,9 @@ def _grow_descriptor_table(room: int) -> None:
 async def _serve(
     config: BrokerConfig, collector: CollectorPolicy, say: Callable[[str], None]
 ) -> int:
-    broker = Broker(config)
+    resources = NodeResources(config)
+    resources.set_log_level = logging.Logger.setLevel
+    broker = Broker(config, resources=resources)
     asyncio.get_running_loop().set_exception_handler(broker.loop_exception)
     stopping = asyncio.Event()
     at_once = asyncio.Event()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.markers import MarkerRouter
     from kbroker.coordinator.transaction.service import TransactionCoordinator
     from kbroker.metadata.image import MetadataImage
-    from kbroker.ports import Offload, Timers
+    from kbroker.ports import Offload, SetLogLevel, Timers
     from kbroker.quorum.driver import QuorumDriver
     from kbroker.replication.manager import ReplicaManager
     from kbroker.replication.time_slices import FairSlices
@@ -66,7 +66,8 @@ class NodeServices(msgspec.Struct, kw_only=True):
     """The parts that handlers of either type of listener may call. config: the settings in force;
     hold them in a local for the length of one call, never longer. local_controller: that of this
     node, None on a broker that forwards what the active controller answers. metadata: as clients of
-    the listener see it. Everything belongs to the loop thread.
+    the listener see it. set_log_level: None in a process that is not the node's own. Everything
+    belongs to the loop thread.
     """
 
     config: BrokerConfig
@@ -78,6 +79,7 @@ class NodeServices(msgspec.Struct, kw_only=True):
     slices: FairSlices
     memory: MemoryPool = msgspec.field(default_factory=MemoryPool)
     quotas: ClientQuotas = msgspec.field(default_factory=ClientQuotas)
+    set_log_level: SetLogLevel | None = None
 
     def reconfigure(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """Use other settings from now on."""

@@ -23,10 +23,14 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.node import run
 from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.run import ROOM_FOR_FILES
+from kbroker.protocol.messages.admin.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
-from tests.e2e.wire import frame_of
+from tests.e2e.wire import call, frame_of
 from tests.node.test_advertised import UNRESOLVABLE
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +79,23 @@ def test_it_says_where_it_listens_and_stops_in_order(
         broker.send_signal(number)
         assert broker.wait(20) == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_clients_alter_the_levels_of_its_loggers(broker: subprocess.Popen[str]) -> None:
+    port = int(first_line(broker).split(":")[-1].split()[0])
+    Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    root = IncrementalAlterConfigsRequest.AlterableConfig(name="root", value="ERROR")
+    request = IncrementalAlterConfigsRequest(
+        resources=[Resource(resource_type=8, resource_name="1", configs=[root])]
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        response = call(connection, request, 1)
+    assert isinstance(response, IncrementalAlterConfigsResponse)
+    assert [(each.error_code, each.error_message) for each in response.responses] == [(0, None)]
+    broker.send_signal(signal.SIGTERM)
+    assert broker.wait(20) == 0
+    assert broker.stderr is not None
+    assert "kbroker.node.node: stopping" not in broker.stderr.read(), "which is at INFO"
 
 
 def test_it_says_what_clients_are_told_to_connect_to(tmp_path: Path) -> None:

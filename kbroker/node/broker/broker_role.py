@@ -365,6 +365,7 @@ class BrokerRole:
             slices=replicas.fair_slices,
             memory=self._memory,
             quotas=client_quotas(config),
+            set_log_level=self._resources.set_log_level,
             random=random,
             telemetry=self._build_telemetry(),
         )

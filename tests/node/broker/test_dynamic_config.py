@@ -13,6 +13,7 @@ import pytest
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.node.broker.dynamic_config import DynamicConfig
+from kbroker.node.node import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.admin.configs import (
     AlterConfigsRequest,
@@ -332,9 +333,31 @@ def test_a_whole_resource_is_replaced(broker: EmbeddedBroker) -> None:
     }
 
 
+def as_in_its_own_process(broker: Broker) -> None:
+    """As `node/run` sets it."""
+    broker.services.set_log_level = logging.Logger.setLevel
+
+
+def test_an_embedded_broker_leaves_the_levels_of_loggers_alone(broker: EmbeddedBroker) -> None:
+    names = ("root", "kbroker.replication", "kbroker.node.broker.dynamic_config")
+    before = [logging.getLogger(name).level for name in names]
+    try:
+        for name in names:
+            code, message = alter(broker, "1", (name, 0, "FATAL"), kind=LOGGER)
+            assert code == ErrorCode.INVALID_REQUEST
+            assert message is not None
+            assert "embedded in another program" in message
+        assert [logging.getLogger(name).level for name in names] == before
+        assert "root" in describe(broker, "1", LOGGER)
+    finally:
+        for name, level in zip(names, before, strict=True):
+            logging.getLogger(name).setLevel(level)
+
+
 def test_levels_of_loggers_are_set_and_not_stored(broker: EmbeddedBroker) -> None:
     name = "kbroker.node.broker.dynamic_config"
     logger = logging.getLogger(name)
+    broker.call(as_in_its_own_process)
     try:
         assert alter(broker, "1", (name, 0, "TRACE"), kind=LOGGER) == (0, None)
         assert logger.level == 5

@@ -2,9 +2,12 @@
 the resource BROKER_LOGGER. They are not stored: a restart begins with those of the command line.
 
 The names are those of kbroker's modules (`kbroker.replication.leaders.isr`), whose levels a module
-inherits from its room (`kbroker.replication`); `root` stands above all, also above other libraries.
-Kafka's names of classes (`kafka.controller.KafkaController`) have no counterpart. The levels are
-Kafka's: TRACE is everything, FATAL is Python's CRITICAL.
+inherits from its package (`kbroker.replication`); `root` is the parent of all loggers, including
+those of libraries. Kafka's names of classes (`kafka.controller.KafkaController`) have no
+counterpart. The levels are Kafka's: TRACE is everything, FATAL is Python's CRITICAL.
+
+Loggers belong to the process, so their levels are set only where the process is the node's own
+(`kbroker serve`). An embedded broker describes them and refuses to alter them (docs/adr/0020).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 
 from kbroker.controller.configs.configs import AlteredResource, Operation
 from kbroker.log_lines import shown
+from kbroker.ports import SetLogLevel
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.describe import ConfigEntry
 from kbroker.settings.tables.keys import ConfigSource, ConfigType
@@ -43,9 +47,16 @@ def describe_loggers() -> list[ConfigEntry]:
     ]
 
 
-def alter_levels(node_id: int, resource: AlteredResource, *, validate_only: bool) -> None:
+def alter_levels(
+    node_id: int,
+    resource: AlteredResource,
+    *,
+    validate_only: bool,
+    set_level: SetLogLevel | None,
+) -> None:
     """Set the levels that a resource of IncrementalAlterConfigs names, all or none. Raises
-    KafkaError, with Kafka's codes and words.
+    KafkaError, with Kafka's codes and words. set_level: None for an embedded broker, which refuses
+    with INVALID_REQUEST what is valid otherwise.
     """
     _check_name(node_id, resource.name)
     for name, operation, level in resource.alterations:
@@ -73,10 +84,16 @@ def alter_levels(node_id: int, resource: AlteredResource, *, validate_only: bool
                     " resource"
                 )
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if set_level is None:
+        message = (
+            f"Cannot alter the log levels of node {node_id}: it is embedded in another program, and"
+            " they belong to its process. Set them there, with Python's logging module."
+        )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if not validate_only:
         for name, operation, level in resource.alterations:
             is_set = operation == Operation.SET
-            _logger_of(name).setLevel(LEVELS[level or ""] if is_set else logging.NOTSET)
+            set_level(_logger_of(name), LEVELS[level or ""] if is_set else logging.NOTSET)
             logger.warning("Node %d: the log level of %s is %s now", node_id, name, _level_of(name))
 
 

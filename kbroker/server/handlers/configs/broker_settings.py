@@ -35,7 +35,12 @@ def outcome_here(
     try:
         if resource.resource_type == ResourceType.BROKER_LOGGER and request.incremental:
             check_form(resource)
-            alter_levels(services.node_id, resource, validate_only=request.validate_only)
+            alter_levels(
+                services.node_id,
+                resource,
+                validate_only=request.validate_only,
+                set_level=services.set_log_level,
+            )
             return ALTERED
         if resource.resource_type == ResourceType.BROKER and isinstance(services, Services):
             check_form(resource)

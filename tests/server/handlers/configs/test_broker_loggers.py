@@ -23,7 +23,12 @@ def logger() -> Iterator[logging.Logger]:
 
 
 def alter(*alterations: Alteration, node: str = "1", validate_only: bool = False) -> None:
-    alter_levels(1, AlteredResource(8, node, alterations), validate_only=validate_only)
+    alter_levels(
+        1,
+        AlteredResource(8, node, alterations),
+        validate_only=validate_only,
+        set_level=logging.Logger.setLevel,
+    )
 
 
 def level_of(name: str) -> str | None:
@@ -66,6 +71,21 @@ def test_what_is_refused_changes_nothing(
     assert refusal.value.code == ErrorCode(code)
     assert words in refusal.value.message
     assert logger.level == logging.NOTSET
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+@pytest.mark.parametrize("name", ["root", NAME])
+def test_an_embedded_broker_refuses(
+    logger: logging.Logger, name: str, *, validate_only: bool
+) -> None:
+    before = logging.root.level, logger.level
+    resource = AlteredResource(8, "1", (Alteration(name, 0, "FATAL"),))
+    with pytest.raises(KafkaError) as refusal:
+        alter_levels(1, resource, validate_only=validate_only, set_level=None)
+    assert refusal.value.code == ErrorCode.INVALID_REQUEST
+    assert "node 1: it is embedded in another program" in refusal.value.message
+    assert (logging.root.level, logger.level) == before
+    assert level_of(name)
 
 
 def test_the_root_logger_stands_first() -> None:
