@@ -3,7 +3,7 @@
 `serve` with plain arguments takes a short way past typer and rich, which cost more to import than
 the broker takes to start; all else, help and mistakes included, goes through `kbroker.cli.app`.
 The garbage collector is off while `serve` imports its modules, which stay: it would walk them over
-and over. `node.run.serve` turns it on (`node.garbage`).
+and over. `node.run.serve` turns it on (`node.loop.garbage`).
 """
 
 from __future__ import annotations

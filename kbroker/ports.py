@@ -1,7 +1,8 @@
 """Ports: what cores and loops need from their surroundings, and `Deferred`, a later result.
 
 `Timers`, `Offload`, `Memory` and `Random` are implemented in `node/` (asyncio, threads) and in
-`server/network/memory_pool`; tests have simulated ones in `tests/sim`. This module is above
+`server/network/memory_pool`. Simulated ones are in `tests/sim`, for parts of a node, and in
+`kbroker/simulation/resources`, for whole nodes. This module is above
 `protocol` in the import order because a `Deferred` fails with `protocol.errors.KafkaError`.
 """
 

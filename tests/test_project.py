@@ -272,6 +272,73 @@ def test_documents_and_docstrings_name_modules_that_exist() -> None:
     assert wrong == []
 
 
+def names_in(tree: ast.Module) -> set[str]:
+    """What a module defines or imports at its top."""
+    names = set()
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case ast.Assign(targets=targets):
+                names.update(each.id for each in targets if isinstance(each, ast.Name))
+            case ast.ImportFrom(names=imported):
+                names.update(each.asname or each.name for each in imported)
+    return names
+
+
+def modules_by_their_ends() -> dict[tuple[str, ...], set[str]]:
+    """The names in each module, by each end of the module's path; and each end of a package's."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for name, tree in sources():
+        parts = tuple(part for part in Path(name).with_suffix("").parts if part != "__init__")
+        for end in range(1, len(parts) + 1):
+            for start in range(end):
+                found.setdefault(parts[start:end], set())
+        names = names_in(tree)
+        for start in range(len(parts)):
+            found[parts[start:]] |= names
+    return found
+
+
+NO_MODULES = {
+    "consumer.topics": "a method of kafka-python's",
+    "group.protocol": "a setting of Kafka's consumers",
+    "kbroker.commit": "an option of a table",
+    "security.protocol": "a setting of Kafka's clients",
+    "server.properties": "a file",
+}
+"""Dotted names that look like those of modules, beside the keys of brokers, topics and groups."""
+
+
+def test_dotted_names_are_those_of_modules_that_exist() -> None:
+    """A name in backticks such as `log.state.roll` that begins with a package of kbroker is the end
+    of a module's path, perhaps followed by a name in that module. Most dotted names in documents
+    are settings, so there this holds for two parts that are both names of packages or modules.
+    """
+    existing = modules_by_their_ends()
+    packages = {part for path in existing for part in path[:-1]}
+    modules = {path[-1] for path in existing}
+    keys = (ROOT / "docs" / "configuration-keys.md").read_text()
+    wrong = []
+    for path in tracked_files():
+        place = path.relative_to(ROOT).as_posix()
+        is_source = place.startswith(("kbroker/", "tests/", "benchmarks/")) and path.suffix == ".py"
+        if not path.is_file() or not (is_source or path.suffix == ".md"):
+            continue
+        for name in re.findall(r"`([a-z_0-9]+(?:\.\w+)+)(?:\(\))?`", path.read_text()):
+            parts = tuple(name.split("."))
+            if parts[0] not in packages or f"`{name}`" in keys or name in NO_MODULES:
+                continue
+            if not is_source and (parts[1] not in modules or any(map(str.islower, parts[2:]))):
+                continue
+            known = max(end for end in range(1, len(parts) + 1) if parts[:end] in existing)
+            if known < len(parts) and parts[known] not in existing[parts[:known]]:
+                wrong.append(f"{place}: {name}")
+    assert wrong == []
+
+
 def modules_without_a_test() -> set[str]:
     """Paths relative to kbroker/ of the modules for which no test file is named."""
     found = set()

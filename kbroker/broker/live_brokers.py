@@ -13,7 +13,7 @@ from kbroker.metadata.image import MetadataImage
 
 
 class LiveBrokers:
-    """`replication.isr.ClusterBrokers`. image: gives the newest committed image."""
+    """`replication.leaders.isr.ClusterBrokers`. image: gives the newest committed image."""
 
     __slots__ = ("_image",)
 

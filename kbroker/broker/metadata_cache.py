@@ -25,7 +25,7 @@ class MetadataCache:
         self.image = MetadataImage(cluster_id=cluster_id)
 
     def rack_of(self, broker_id: int, listener_name: str) -> str | None:
-        """See `replication.replica_selector.BrokerRacks`."""
+        """See `replication.reads.replica_selector.BrokerRacks`."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced or listener_name not in broker.endpoints:
             return None

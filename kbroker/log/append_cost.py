@@ -3,7 +3,7 @@
 The decision goes by the size that the records decompress to, not by the size on the wire: 700 bytes
 of zstd can hold 20 MiB of records. Sizes declared in the data are not trusted: where the compressed
 size alone does not decide, the records are decompressed, up to a limit that is cheap for the loop.
-`validator` does the checking, `replication.preparation` keeps the queue of the worker.
+`validator` does the checking, `replication.appends.preparation` keeps the queue of the worker.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One partition's log: append, read, flush, truncate, retire. No other class writes the files in
-its folder.
+"""One partition's log: append, read, flush, truncate, retire. The files in its folder are changed
+here, by the modules of `state` and by `cleaner`, on the loop or as jobs (`storage.disk_jobs`).
 
 The state is in `state.log_state`, appends are in `appending`; this class adds the other operations.
 Neighbours: segments are in `storage`, opening in `recovery`, checks of batches in `validator`,

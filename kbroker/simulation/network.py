@@ -92,7 +92,7 @@ class Listener:
 
 
 class SimulatedServer:
-    """The server of `loop.create_server`."""
+    """What `create_server` of the loop returns."""
 
     def __init__(self, socket: SimulatedSocket) -> None:
         self._socket = socket

@@ -111,7 +111,7 @@ class MetadataLog:
         self.batches.append(MetadataBatch(self.next_offset, self.epoch, tuple(records)))
 
     def check_kraft_upgrade(self, level: int) -> None:
-        """See `controller.features.KRaftVersions`."""
+        """See `controller.configs.features.KRaftVersions`."""
         assert level == self.kraft_version
 
     def upgrade_kraft_version(self, level: int) -> None:

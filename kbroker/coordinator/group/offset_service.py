@@ -75,7 +75,7 @@ class OffsetService:
     def resolve_commit(
         self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
     ) -> Generator[None, None, Commit]:
-        """The first step of a commit: see `offsets.resolve_commit`."""
+        """The first step of a commit: see `offsets.commit.resolve_commit`."""
         return resolve_commit(
             request,
             version,

@@ -3,8 +3,8 @@ are created or change size.
 
 Nothing is appended while a roll is in progress. After a crash there is an empty last segment, or
 none. A roll that fails for lack of descriptors leaves none, so that the log can go on without it.
-Neighbours: `rolling` begins rolls, at most one per log; `replication.preparation` lets a worker run
-them.
+Neighbours: `rolling` begins rolls, at most one per log; `replication.appends.preparation` and
+`replication.followers.follower_log` let a worker run them.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Leadership:
             state.state.set_voters(self._quorum.voters)
 
     def log_flushed(self, now_ms: int) -> None:
-        """The leader's own log is on disk up to `log.flushed_offset`, which counts for the high
+        """The leader's own log is on disk up to its `flushed_offset`, which counts for the high
         watermark.
         """
         state = self._quorum.state

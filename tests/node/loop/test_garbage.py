@@ -1,5 +1,5 @@
 """The broker creates no reference cycles: objects that survive a full collection are frozen
-(`node.garbage`), and a cycle of frozen objects would never be freed.
+(`node.loop.garbage`), and a cycle of frozen objects would never be freed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat v1, ShareGroupDescribe v1, DescribeShareGroupOffsets v0-1,
 AlterShareGroupOffsets v0, DeleteShareGroupOffsets v0: share groups (KIP-932).
 
-The rules are in `coordinator/group/share`: `membership` and `state_initialization`.
+The rules are in `coordinator/group/share`: `membership`, `state_changes`, `offset_descriptions`.
 DescribeShareGroupOffsets v1: the lag (KIP-1226). Deviations: a partition has a start offset
 as soon as it is read, in Kafka once a record was acknowledged; there are no ACLs yet, so every
 operation is authorized.
