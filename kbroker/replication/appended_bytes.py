@@ -1,4 +1,4 @@
-"""The bytes that a replica has appended above its high watermark: what becomes readable when that
+"""The bytes that a replica has appended above its high watermark, which become readable when it
 moves.
 
 A core; `partition` keeps one for each replica.
@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 MAX_APPENDS: Final = 1_000
-"""Appends that are told apart; of later ones only the sum is known."""
+"""The number of appends that are kept one by one; of later ones only the sum is kept."""
 
 
 class AppendedBytes:
@@ -29,12 +29,12 @@ class AppendedBytes:
         appends.append((end_offset, size_bytes))
 
     def take_below(self, offset: int) -> int:
-        """The bytes of the appends that end at offset or before, which are forgotten."""
+        """Remove the appends that end at or before offset; returns their bytes."""
         appends, total = self._appends, 0
         while appends and appends[0][0] <= offset:
             total += appends.popleft()[1]
         return total
 
     def clear(self) -> None:
-        """Forget all: the leadership or the log's end has changed."""
+        """Remove all appends: the leadership changed or the log was truncated."""
         self._appends.clear()

@@ -1,5 +1,5 @@
-"""Where a log is truncated that differs from the log it copies: a follower's from its leader's, a
-future log from the current one (KIP-101, KIP-279).
+"""Where to truncate a log that has diverged from the log it copies: a follower's log from its
+leader's, a future log from the current one (KIP-101, KIP-279).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from kbroker.replication.leaders.replica_log import ReplicaLog
 
 
 class Truncation(NamedTuple):
-    """Where a log is cut. is_complete: the logs agree then; otherwise the leader is asked again for
-    the epoch that is the last one then.
+    """Where to truncate a log. is_complete: the logs agree after it; otherwise the leader has to be
+    asked again, for the epoch that is then the latest.
     """
 
     offset: int
@@ -32,8 +32,8 @@ def truncation(log: ReplicaLog, leader_epoch: int, end_offset: int) -> Truncatio
 
 
 def truncation_to_source(log: ReplicaLog, source: ReplicaLog) -> Truncation | None:
-    """Where to cut a copy of source so that it agrees with it: the leader's and the follower's part
-    of `truncation` in one. None: neither the latest epoch of the copy nor an earlier one can be
+    """Where to truncate a copy of source so that it agrees with source: the part of the leader and
+    `truncation` in one step. None: neither the latest epoch of the copy nor an earlier one can be
     compared, since one of the logs has no epochs.
 
     A source that is itself a follower may have lost the latest epoch of its copy, which a leader

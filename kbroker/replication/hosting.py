@@ -1,7 +1,7 @@
 """The replicas that this broker hosts: look-up, orders from the metadata, and directory failures.
 
-`Hosting` opens, changes and closes replicas as the orders of `metadata.publisher` say, tells others
-about changes of leadership, and keeps the checkpoint of high watermarks. A log directory whose disk
+`Hosting` opens, changes and closes replicas by the orders of `metadata.publisher`, calls listeners
+for changes of leadership, and keeps the checkpoint of high watermarks. A log directory whose disk
 fails takes its partitions offline (KAFKA_STORAGE_ERROR); all others go on. Everything runs on the
 loop thread. Its neighbour `manager` serves requests from these replicas.
 """
@@ -35,7 +35,9 @@ does.
 
 
 MIN_SHRINK_PERIOD_MS: Final = 100
-"""Between two looks for members of ISRs that lag: each asks every partition that is led here."""
+"""The shortest time between two checks for lagging members of ISRs: each check visits every
+partition that is led here.
+"""
 
 
 class HostedTopic:
@@ -94,13 +96,14 @@ class Hosting:
         self._watermarks: dict[TopicPartition, int] | None = None
         self._log_starts: dict[TopicPartition, int] = {}
         self.former_traffic = TopicTraffic()
-        """Of the topics that are no longer here, so that counts of the broker never go back."""
+        """The counts of topics that are no longer here, so that the broker's totals never decrease.
+        """
         self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
         self.on_directory_failed: Callable[[Path], None] | None = None
         self.on_role: Callable[[Partition], object] = lambda partition: None
         logs.on_offline = self._directory_offline
 
-    # what there is
+    # look-up
 
     def topic(self, name: str) -> HostedTopic | None:
         """A topic with replicas here."""
@@ -149,7 +152,7 @@ class Hosting:
         return found, log
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Of every replica here that is not offline."""
+        """The high watermark of every replica here that is not offline."""
         return {
             partition.topic_partition: partition.high_watermark
             for partition in self.partitions()
@@ -165,8 +168,8 @@ class Hosting:
     # orders from the metadata
 
     def apply(self, orders: Iterable[Order]) -> None:
-        """Carry out what an image change means for this broker, in order, and after what earlier
-        changes meant.
+        """Carry out the orders that an image change contains for this broker, in order, and after
+        those of earlier changes.
 
         Many orders take several turns of the loop; see `when_applied`. Until its order is carried
         out a new partition is not here (NOT_LEADER_OR_FOLLOWER), a removed one is.
@@ -174,16 +177,18 @@ class Hosting:
         self._orders.add(map(self._carry_out, orders))
 
     def when_applied(self) -> Deferred[None]:
-        """Resolves once all orders so far are carried out; fails if `drop_orders` drops them."""
+        """A Deferred that resolves once all orders so far are carried out; it fails if
+        `drop_orders` drops them.
+        """
         return self._orders.when_done()
 
     def finish_orders(self) -> None:
-        """Carry out what is left of the orders now, and all later ones at once. Blocks."""
+        """Carry out the remaining orders now, and later ones immediately. Blocks."""
         self._orders.finish()
 
     def drop_orders(self) -> None:
-        """Carry out no further order, since the logs are about to close. What waits for one fails
-        with BROKER_NOT_AVAILABLE.
+        """Carry out no further order, since the logs are about to close. Each Deferred that waits
+        for one fails with BROKER_NOT_AVAILABLE.
         """
         self._orders.close()
 
@@ -280,7 +285,7 @@ class Hosting:
                 self._tell_leadership(key, None)
 
     def _report_directory(self, order: HostPartition) -> None:
-        """The metadata has to know which of several directories a replica is in."""
+        """Report a replica's directory if the metadata have another one."""
         key = order.topic_partition
         here = self.logs.directory_id_of(key)
         if (
@@ -427,7 +432,7 @@ class Hosting:
     # log start offsets and the checkpoint
 
     def log_starts_moved(self) -> None:
-        """Retention ran: tell the partitions whose log begins later now."""
+        """Called after retention: tells the partitions whose log start offset moved."""
         for partition in self.partitions():
             self.log_start_moved(partition)
 

@@ -1,10 +1,9 @@
-"""What a broker does to its logs now and then: retention, flushing, checkpoints. Kafka's names for
-the intervals.
+"""The periodic work on a broker's logs: retention, flushing, checkpoints. The intervals have
+Kafka's names.
 
-Syncing blocks, so it leaves the loop thread: the thread gets file handles or finished checkpoints
-only, and what follows from a flush (the recovery point, the responses that waited for it) is done
-back on the loop (docs/adr/0010). Neighbour: `log.manager` knows how each
-thing is done.
+Syncing blocks, so a worker thread does it. That thread gets only file handles or finished
+checkpoints; the recovery point and the responses that wait for a flush are handled on the loop
+afterwards (docs/adr/0010). Neighbour: `log.manager` carries out each kind of work.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from kbroker.settings.broker import BrokerConfig
 logger = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS: Final = 1_000
-"""How often flush.ms is looked at, if no topic rolls meanwhile."""
+"""How often flush.ms is checked, if no topic rolls in between."""
 
 DELETION_CHECK_MS: Final = 1_000
 """How often files are deleted whose file.delete.delay.ms is over."""
 
 MIN_INTERVAL_MS: Final = 10
-"""Periodic work is done no more often, whatever an interval says: each goes through all logs."""
+"""The shortest interval of periodic work, whatever is configured: each run goes through all logs.
+"""
 
 CLEANER_THREADS: Final = 32
 """At least so many logs can be cleaned at once if log.cleaner.threads is raised while the broker
@@ -135,7 +135,7 @@ class Maintenance:
         }
 
     def start(self) -> None:
-        """Begin; the first run of each work is one interval from now."""
+        """Start the timers; each kind of work first runs after one interval."""
         if self.running:
             return
         self.running = True
@@ -147,7 +147,9 @@ class Maintenance:
         self.cleaner.start()
 
     def stop(self) -> None:
-        """End; blocks until a flush and a read of the cleaner that are under way are over."""
+        """Stop the timers. Blocks until a flush and a read of the cleaner that are in progress are
+        done.
+        """
         self.running = False
         self._slices.close()
         self.cleaner.request_stop()
@@ -180,7 +182,9 @@ class Maintenance:
     # the work
 
     def run_retention(self) -> None:
-        """Retire what is too old or too much, unless the last run still goes on."""
+        """Retire segments beyond retention.ms or retention.bytes, unless the last run is still in
+        progress.
+        """
         if not self._slices.idle:
             return
         retired = 0
@@ -238,8 +242,9 @@ class Maintenance:
             self._written = watermarks
 
     def _write(self, checkpoints: Iterable[Checkpoint]) -> bool:
-        """Write them in the thread. A file that is still being written is left to the next time: a
-        slow disk must not let them pile up. Returns whether none was.
+        """Write checkpoints in the thread. A file whose last write is not done is left to the next
+        interval, so that writes do not pile up on a slow disk. Returns whether every file could be
+        written.
         """
         is_complete = True
         for checkpoint in checkpoints:
@@ -256,8 +261,9 @@ class Maintenance:
             self._logs.directory_failed(failure)
 
     def when_flushed(self, log: PartitionLog, offset: int, then: Callable[[bool], None]) -> None:
-        """Call back once all before offset is on disk: with False if that cannot be known (the disk
-        failed, the log was cut or closed). Flushes what it takes, several waiters at once.
+        """Call back once all records before offset are on disk, or with False if that cannot be
+        known (the disk failed, the log was truncated or closed). Starts the flush that is needed;
+        one flush serves several waiters.
         """
         if not self.running:
             then(self._flush_here(log))
@@ -266,14 +272,16 @@ class Maintenance:
         self._flush_for_waiters(log)
 
     def log_replaced(self, old: PartitionLog, new: PartitionLog) -> None:
-        """A log moved to another directory: who waits for the old one waits for the new one."""
+        """A log moved to another directory: its waiters now wait for flushes of the new log."""
         waiters = self._flush_waiters.pop(old, None)
         if waiters is not None:
             self._flush_waiters.setdefault(new, []).extend(waiters)
             self._flush_for_waiters(new)
 
     def _flush_for_waiters(self, log: PartitionLog) -> None:
-        """Begin a flush, unless one is under way; where none can begin, the waiters are told so."""
+        """Start a flush, unless one is in progress. If none can be started, the waiters are called
+        with False.
+        """
         self._flush(log)
         if log not in self._flushing:  # closed, or its disk failed
             self._answer_waiters(log, failed=True)
@@ -289,7 +297,7 @@ class Maintenance:
         return True
 
     def _answer_waiters(self, log: PartitionLog, *, failed: bool = False) -> None:
-        """Tell those whose offset is on disk, or never will be; flush again for the others."""
+        """Call the waiters whose offset is on disk or never will be; flush for the others."""
         waiters = self._flush_waiters.pop(log, None)
         if waiters is None:
             return

@@ -1,6 +1,6 @@
 """The entry points of append, fetch and offset look-up, and the objects that serve them.
 
-This is the shell round the cores: `hosting` has the replicas, `partition` decides, `log` stores,
+This is the shell around the cores: `hosting` has the replicas, `partition` decides, `log` stores,
 `purgatory` holds the requests that wait, `maintenance` does the periodic work. Everything runs on
 the loop thread.
 """
@@ -60,11 +60,11 @@ HIGH_WATERMARK: Final = -1
 class ReplicaManager:
     """See the module's docstring.
 
-    knows, isr_ports: see `Hosting`. offloads: makes the threads that blocking work is
-    given to. slices: makes the slices that long work on the loop is cut into. fair_slices: what
-    requests that take long are cut into; None: slices of real time, on timers. selector: from which
-    replica consumers read; None: from the leader. isr_updates: what the controller answered to
-    proposals of ISRs; None on a broker that makes none.
+    knows, isr_ports: see `Hosting`. offloads: makes the Offloads for blocking work. slices: makes
+    the `TimeSlices` of long work on the loop. fair_slices: runs long requests in steps; None:
+    slices of real time, on timers. selector: from which replica consumers read; None: from the
+    leader. isr_updates: what the controller answered to proposals of ISRs; None on a broker that
+    makes none.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ReplicaManager:
         )
 
     def _take_steps(self, steps: Iterator[None]) -> None:
-        """Take the steps in which a fetch session is closed; none is left behind at a stop."""
+        """Close a fetch session in steps. A stop takes all steps that are left."""
         self.fair_slices.begin(steps, lambda failure: None)
 
     def give_back_memory(self) -> None:
@@ -187,8 +187,8 @@ class ReplicaManager:
     def fetch(
         self, request: FetchRequest, *, api_version: int, now_ms: int, listener_name: str = ""
     ) -> FetchResponse | PendingResponse[FetchResponse]:
-        """Answer a Fetch request: sessions, limits, waiting. Only `current_leader` and endpoints
-        are left to do. listener_name: by which the client came.
+        """Answer a Fetch request: sessions, limits, waiting. The caller adds `current_leader` and
+        the endpoints. listener_name: by which the client came.
         """
         by_id = api_version >= 13
         replica_id = request.replica_id if api_version < 15 else request.replica_state.replica_id
@@ -390,10 +390,10 @@ class ReplicaManager:
             return error.code
         return ErrorCode.NONE
 
-    # periodic work and the end
+    # periodic work and stop
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Take over the settings that may change while the broker runs: those of the cleaner."""
+        """Apply settings that may change while the broker runs: those of the cleaner."""
         self._maintenance.cleaner.reconfigure(config)
 
     def start(self) -> None:
@@ -481,7 +481,7 @@ class ReplicaManager:
 
     def close(self) -> None:
         """Stop the periodic work, write the high watermarks, answer every request that waits.
-        Blocks. Harmless the second time.
+        Blocks. Can be called twice.
         """
         if self._closed:
             return

@@ -1,14 +1,15 @@
 """Moves logs between log directories while they are in use (KIP-113, AlterReplicaLogDirs).
 
-A future log in the other directory gets the same batches, a chunk at a time: the thread reads them,
-the loop appends them, so the future log is made like a follower's. Then, for each move:
+The future log, in the other directory, gets the same batches, a chunk at a time: a worker thread
+reads them and the loop appends them, as a follower does. The states of a move:
 
     copying -> flushed -> assigned -> swapped
 
-flushed: what was copied is synced. assigned: the metadata says that the replica is in the new
-directory (so that a start after a crash knows which of two logs counts). swapped: in one go on the
-loop thread the rest is copied, the future log takes the place of the current one, and that one's
-folder becomes `-delete`. Files are `log.manager`'s, who waits on the partition notices nothing.
+flushed: the future log is synced. assigned: the metadata says that the replica is in the new
+directory (so that a start after a crash knows which of two logs counts). swapped: in one call on
+the loop thread the rest is copied, the future log replaces the current log, and the folder of the
+old log is renamed to `-delete`. Waiting requests are not affected. The files are handled by
+`log.manager`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ CHUNK_BYTES: Final = 1 << 20
 """Copied at a time: about 1 ms of the loop."""
 
 SYNC_BYTES: Final = 32 << 20
-"""Synced at a time, in the thread: so much unwritten data that the system makes the loop wait must
-not pile up.
+"""Synced at a time, in the thread. With much more unsynced data the kernel would block the loop's
+own writes.
 """
 
 UNLIMITED: Final = (1 << 63) - 1
 
 RETRY_MS: Final = 1_000
-"""How long a move rests when its partition cannot be read, or its directory not be assigned."""
+"""The pause before a move is tried again whose partition cannot be read or whose directory was not
+assigned.
+"""
 
 AssignDirectory = Callable[[TopicPartition, Uuid, Uuid], Deferred[None]]
 """Tells the controller where a replica (partition, topic id) is; resolves when that is committed,
@@ -50,8 +53,8 @@ fails if the controller refuses it or loses leadership.
 
 
 class _Move:
-    """One move. future: the log that is being made; is_assigned: None before the report to the
-    controller; throttled: the end of a rest that only the limit asks for.
+    """One move. future: the log that is written; is_assigned: None before the report to the
+    controller; throttled: the timer of a pause that is due to the rate limit alone.
     """
 
     __slots__ = ("copied_bytes", "future", "is_assigned", "key", "throttled", "unsynced_bytes")
@@ -66,11 +69,11 @@ class _Move:
 
 
 class LogMover:
-    """All moves of a broker; each goes on by itself, one chunk after the other.
+    """All moves of a broker. Each copies its own chunks, one after the other.
 
     bytes_per_second: replica.alter.log.dirs.io.max.bytes.per.second, of each move; a change counts
     at once. find: the replica of a partition. assign: without it a move does not wait for the
-    metadata. on_replaced: told of the log that went and the one that took its place.
+    metadata. on_replaced: called with the old log and the log that replaced it.
     """
 
     def __init__(
@@ -110,21 +113,23 @@ class LogMover:
                 self._later(move, 0)
 
     def start(self) -> None:
-        """Take up the moves that the last stop or crash interrupted."""
+        """Resume the moves that the last stop or crash interrupted."""
         self.running = True
         for key in self._logs.moves.future_partitions():
             self.begin(key)
 
     def stop(self) -> None:
-        """Begin nothing more, wait for the chunk under way; the future logs stay for the next
-        start.
+        """Start no more chunks, and wait for the one in progress. The future logs are kept for the
+        next start.
         """
         self.running = False
         self._moves.clear()
         self._offload.close()
 
     def begin(self, key: TopicPartition) -> None:
-        """Go on with the future log of a partition; one that is being copied already is."""
+        """Start or resume the move of a partition's future log. No effect if it is being copied
+        already.
+        """
         future = self._logs.moves.future(key)
         known = self._moves.get(key)
         if future is None or not self.running or (known is not None and known.future is future):
@@ -138,7 +143,7 @@ class LogMover:
         return self._timers.call_later(delay_ms, lambda: self._step(move))
 
     def _step(self, move: _Move) -> None:
-        """Do what is next. A move that was ended, or whose disk failed, just stops here."""
+        """Carry out the next step. A move that was cancelled, or whose disk failed, ends here."""
         move.throttled = None
         if self._moves.get(move.key) is not move:
             return
@@ -164,7 +169,7 @@ class LogMover:
             self._give_up(move)
 
     def _give_up(self, move: _Move) -> None:
-        """End a move; what was copied is deleted."""
+        """End a move and delete its future log."""
         if self._moves.get(move.key) is move:
             del self._moves[move.key]
             self._logs.moves.drop_future(move.key)
@@ -187,8 +192,9 @@ class LogMover:
             self._swap(move, source)
 
     def _reconcile(self, key: TopicPartition, source: PartitionLog, future: PartitionLog) -> None:
-        """Cut what the source does not have (a follower was truncated, perhaps more than once), or
-        begin anew where the source's start has passed the copy.
+        """Truncate what the source no longer has (a follower may have been truncated, more than
+        once), or restart the copy at the source's log start offset if that is beyond the copy's
+        end.
         """
         if future.log_end_offset > source.log_end_offset:
             self._logs.truncate(key, source.log_end_offset, is_future=True)
@@ -210,7 +216,7 @@ class LogMover:
         return records if isinstance(records, FileSlice) else None
 
     def _copy(self, move: _Move, source: PartitionLog, chunk: FileSlice) -> None:
-        """Read in the thread, append here, go on."""
+        """Read a chunk in the thread, append it on the loop, and plan the next step."""
         read: list[bytes] = []
         truncation_count = source.truncation_count
 
@@ -257,8 +263,8 @@ class LogMover:
         future.append_as_follower(data, now_ms=now_ms)
 
     def _copy_cached(self, source: PartitionLog, future: PartitionLog) -> None:
-        """Copy the last bytes here, without leaving the loop, unless that is too much or they are
-        not in the page cache: under load there is always something missing otherwise.
+        """Copy the last bytes on the loop, unless there are too many or they are not in the page
+        cache. Under load the copy would never catch up through the thread alone.
         """
         left_bytes = CHUNK_BYTES
         while (chunk := self._next_chunk(source, future)) is not None:

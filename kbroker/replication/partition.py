@@ -9,8 +9,9 @@ fetched, a follower by what its leader says.
     leader <-> follower               the same
     any -> offline                    go_offline (log directory failed), remove
 
-Decisions only. The ends and the watchers of them are in `replica_ends`, reading in `fetch`.
-Followers and ISR of a leader are in `isr`, the fetching of a follower is decided on in `follower`.
+This module decides only. The high watermark, the last stable offset and their watchers are in
+`replica_ends`, reading in `fetch`. A leader's followers and ISR are in `isr`; what a follower
+fetches is decided in `follower`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Partition(ReplicaEnds):
         min_isr: int,
         now_ms: int,
     ) -> bool:
-        """Lead from now on, or take over a newer state of the same leadership. Stale orders change
+        """Become the leader, or apply newer metadata of the same leader epoch. Stale orders change
         nothing. An order with the known partition epoch leaves the ISR and its pending proposal as
         they are: the epoch came with the answer to the previous proposal, before the metadata.
 
@@ -166,7 +167,7 @@ class Partition(ReplicaEnds):
         return changed
 
     def go_offline(self) -> None:
-        """The log directory failed: KAFKA_STORAGE_ERROR from now on, for those who wait too."""
+        """The log directory failed: new and waiting requests get KAFKA_STORAGE_ERROR."""
         self.role = Role.OFFLINE
         self.commits_alone = False
         self._tell_start_watchers()
@@ -179,12 +180,14 @@ class Partition(ReplicaEnds):
         self.go_offline()
 
     def set_min_isr(self, min_isr: int) -> None:
-        """A changed min.insync.replicas; more than there are replicas would never be met."""
+        """Apply a changed min.insync.replicas, capped at the number of replicas: a larger one could
+        never be met.
+        """
         self.min_isr = min(min_isr, len(self.replicas)) if self.replicas else min_isr
         self._settle()
 
     def _settle(self) -> None:
-        """Role, followers, ISR or its minimum may have changed."""
+        """Called when the role, the followers, the ISR or min.insync.replicas may have changed."""
         self.commits_alone = (
             self.role == Role.LEADER and not self.remotes and not self.is_under_min_isr
         )
@@ -199,8 +202,8 @@ class Partition(ReplicaEnds):
         """Whether a request may be served here. current_leader_epoch: what the client knows, -1 if
         it does not say.
 
-        An older epoch is fenced even where we do not lead; a newer one means that we are behind the
-        metadata.
+        An older epoch is fenced even if this broker does not lead. A newer one means that this
+        broker's metadata are out of date.
         """
         if self.role == Role.OFFLINE:
             return (
@@ -234,11 +237,11 @@ class Partition(ReplicaEnds):
         """Whether records that the high watermark passed lack replicas by now."""
         return len(self.in_sync.maximal) < self.min_isr
 
-    # what moves the ends
+    # appends and fetches
 
     def after_append(self, size_bytes: int, now_ms: int) -> bool:
-        """The leader appended size_bytes. Wakes who waits for that. Returns whether the high
-        watermark moved. now_ms: of no interest while there are no `remotes`.
+        """The leader appended size_bytes. Wakes the fetches that wait for it. Returns whether the
+        high watermark moved. now_ms: unused without `remotes`.
         """
         log = self.log
         end = log.log_end_offset
@@ -269,8 +272,8 @@ class Partition(ReplicaEnds):
         broker_epoch: int,
         now_ms: int,
     ) -> bool:
-        """A follower asked for fetch_offset, so it has all before it. Proposes it as a member of
-        the ISR if it caught up. Returns whether the high watermark moved.
+        """A follower fetched from fetch_offset, so it has all records before it. Proposes it as a
+        member of the ISR if it caught up. Returns whether the high watermark moved.
 
         replica_id: one of `remotes`. broker_epoch: not `in_sync.is_stale`.
         """

@@ -1,10 +1,11 @@
 """Requests that cannot be answered yet, woken by the partition they wait for, never by polling.
 
-A partition knows its watchers and tells them that one of its ends moved (`partition`). Who has seen
-enough is put on the purgatory's list, and the list is worked off in a turn of the loop of its own:
-a response never leaves from inside the append that made it possible, and a request that appends to
-six partitions wakes a consumer of all six once. A deadline is one timer per waiting request.
-Neighbours: the fetch that waits is in `fetch`, the produce in `manager`.
+A partition tells its watchers when its high watermark or last stable offset moves (`replica_ends`).
+A waiter whose condition is met is queued in the purgatory, which completes its queue in a later
+turn of the loop: a response never leaves from inside the append that made it possible, and a
+request that appends to six partitions wakes a consumer of all six once. Each waiting request has
+one timer, for its deadline. Neighbours: waiting fetches are in `reads/fetch`, waiting produce
+requests in `appends/append`.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ T = TypeVar("T")
 
 
 class Watcher(Protocol):
-    """Who wants to know that a partition's ends moved."""
+    """Is told when the high watermark or last stable offset of a partition moves."""
 
     def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
         """New bytes below the high watermark and below the last stable offset, both estimates.
 
-        0 and 0: something else changed that a fetch reports (log start, leader), no hurry.
+        0 and 0: no new bytes, but something else that a fetch reports has changed (log start,
+        leader). The next fetch reports it; a waiting one need not end for it.
         """
         ...
 
     def lost(self) -> None:
-        """This partition cannot be read here any more as it could before: answer now."""
+        """The partition cannot be read here as before, so a waiting fetch is answered now."""
         ...
 
 
 class StartWatcher(Protocol):
-    """Who wants to know where the logs of a partition's live replicas begin."""
+    """Is told when the low watermark of a partition may have moved."""
 
     def starts_moved(self) -> None:
-        """A follower's log begins elsewhere now, or the replicas or the leadership changed."""
+        """The log start offset of a follower moved, or the replicas or the leadership changed."""
         ...
 
 
 class PendingResponse(Deferred[T], Generic[T]):
-    """A Deferred whose owner may lose interest: `cancel` when the connection has gone."""
+    """The response of a `Waiter`. Its connection calls `cancel` when it is closed."""
 
     __slots__ = ("_waiter",)
 
@@ -82,18 +84,18 @@ class Waiter:
         self.ended = False
 
     def complete(self) -> None:
-        """The condition is met: answer. Called once, by the purgatory."""
+        """Answer, since the condition is met. Called once, by the purgatory."""
         raise NotImplementedError  # abstract: each kind of request answers in its own way
 
     def expire(self) -> None:
-        """The deadline passed first: answer with what there is. Called instead of `complete`."""
+        """Answer with what is there: the deadline has passed. Called instead of `complete`."""
         self.complete()
 
     def withdraw(self) -> None:
         """Leave the partitions' lists. Called once, however the wait ends, before the response."""
 
     def set_deadline(self, delay_ms: int) -> None:
-        """Wait no longer than this; an earlier word on it does not count any more."""
+        """End the wait after delay_ms at the latest. Replaces an earlier deadline."""
         if self._timer is None:
             self._purgatory.waiting += 1
         else:
@@ -101,7 +103,9 @@ class Waiter:
         self._timer = self._purgatory.timers.call_later(delay_ms, self._deadline)
 
     def ready(self) -> None:
-        """It has seen enough; it ends in the purgatory's next turn. Harmless when repeated."""
+        """The condition is met: queue it for the purgatory's next turn. Can be called more than
+        once.
+        """
         if not self.is_ready and not self.ended:
             self.is_ready = True
             self._purgatory.enqueue(self)
@@ -111,7 +115,7 @@ class Waiter:
         self._end()
 
     def finish(self) -> None:
-        """End with the response: the purgatory calls it."""
+        """End with the response. Called by the purgatory."""
         if self._end():
             self.complete()
 
@@ -140,8 +144,8 @@ class OffsetWaiter(Waiter):
 
 
 class Purgatory:
-    """The waiters that are ready, and the one turn of the loop in which they end. waiting: how many
-    have a deadline.
+    """The queue of waiters that are ready; one turn of the loop completes all of them. waiting: the
+    number of waiters with a deadline that has not passed.
     """
 
     __slots__ = ("_planned", "_ready", "timers", "waiting")
@@ -158,9 +162,10 @@ class Purgatory:
         self._plan()
 
     def run(self) -> None:
-        """End all that are ready; those that become ready meanwhile have their turn later.
+        """Complete all waiters that are ready. Those that become ready during this turn are
+        completed in the next one.
 
-        A waiter that raises does not hold up the others: they have the next turn.
+        If a waiter raises, the others are completed in the next turn.
         """
         self._planned = False
         ready = self._ready

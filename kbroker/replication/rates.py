@@ -1,8 +1,8 @@
 """The arithmetic of quotas: Kafka's Rate over samples, its TokenBucket, and the throttle times that
 follow from them.
 
-Source: Rate, SampledStat and TokenBucket of Kafka 4.3.1's metrics, QuotaUtils. Sums are made in
-Kafka's order, so results equal Kafka's to the last bit. now_ms: of a steady clock.
+Source: Rate, SampledStat, TokenBucket and QuotaUtils of Kafka 4.3.1. Values are summed in Kafka's
+order, so results equal Kafka's to the last bit. now_ms: of a steady clock.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class SampledRate:
 
 
 class SimpleRate(SampledRate):
-    """The same over the time since the oldest sample began, at least one sample: what came first is
-    no burst (Kafka's SimpleRate).
+    """As SampledRate, but divides by the time since the oldest sample began, at least one sample,
+    so that the first values after a pause do not look like a burst (Kafka's SimpleRate).
     """
 
     __slots__ = ()

@@ -1,6 +1,6 @@
-"""The bound on what replication may take (KIP-73; Kafka's ReplicationQuotaManager): bytes per
-second of the throttled replicas, on the leader's side (`leader.replication.throttled.rate`) or on
-the follower's (`follower.replication.throttled.rate`).
+"""The rate limit of replication (KIP-73; Kafka's ReplicationQuotaManager): bytes per second of the
+throttled replicas, on the leader's side (`leader.replication.throttled.rate`) or on the follower's
+(`follower.replication.throttled.rate`).
 
 Which replicas are throttled is a setting of their topic (`*.replication.throttled.replicas`), as
 kafka-reassign-partitions makes it. A replica in sync is never held back. A core: time is an
@@ -34,7 +34,7 @@ class ReplicationThrottle:
         self.is_active = False
 
     def limit(self, bytes_per_second: int) -> None:
-        """Another rate from now on; what was recorded so far counts on."""
+        """Set another rate; what is recorded so far still counts."""
         self._bytes_per_second = bytes_per_second
         self._update()
 
@@ -50,18 +50,20 @@ class ReplicationThrottle:
         self.is_active = bool(self._topics) and self._bytes_per_second < UNLIMITED
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether that replica counts."""
+        """Whether that replica is throttled."""
         partitions = self._topics.get(topic_partition.topic)
         if partitions is None:
             return False
         return partitions is EVERY_PARTITION or topic_partition.partition in partitions
 
     def holds_back(self, topic_partition: TopicPartition, is_in_sync: bool, now_ms: int) -> bool:
-        """Whether a replica has to wait."""
+        """Whether a replica is not to be fetched or sent now."""
         return not is_in_sync and self.is_throttled(topic_partition) and self.is_exceeded(now_ms)
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Whether throttled replicas that are not in sync are to wait."""
+        """Whether the rate is above the limit, so that throttled replicas that are not in sync
+        wait.
+        """
         return self._rate.measure(now_ms) > self._bytes_per_second
 
     def count(self, moved: Iterable[tuple[TopicPartition, Records]], now_ms: int) -> None:

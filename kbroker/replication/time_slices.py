@@ -1,9 +1,9 @@
-"""Work of many small steps on the loop thread, with the loop's other work in between.
+"""Runs long work on the loop thread in small steps, with the loop's other work in between.
 
-Ten thousand partitions are made or looked through one after the other: each is a matter of a
-millisecond at most, all of them together would make every client wait for seconds. So steps are
-run for `SLICE_SECONDS`, then the loop does other work. `TimeSlices` keeps the order of what was
-added; in `FairSlices` pieces of work that do not concern one another take turns.
+Each of ten thousand partitions is created or checked within a millisecond, but all of them together
+would make every client wait for seconds. So steps are run for `SLICE_SECONDS`, then the loop does
+other work. `TimeSlices` keeps the order of what was added; in `FairSlices` pieces of work that do
+not concern one another take turns.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class TimeSlices:
         self._planned = False
         self._closed = False
         self.slices = 0
-        """How many there were."""
+        """The number of slices so far."""
 
     @property
     def idle(self) -> bool:
-        """Nothing is left to do."""
+        """Whether no step is left."""
         return not self._work
 
     def add(self, steps: Iterator[object], then: Callable[[], None] | None = None) -> None:
@@ -103,8 +103,8 @@ class TimeSlices:
             self._slice()
 
     def close(self) -> None:
-        """Take no further step, also of work that is added later: `then` of `add` is not called,
-        and every pending `when_done` fails.
+        """Take no further step, not even of work that is added later: `then` of `add` is not
+        called, and every pending `when_done` fails.
         """
         self._closed = True
         self._work.clear()
@@ -152,8 +152,8 @@ class WorkMeter:
 
 
 class SlicedWork:
-    """A piece of work in `FairSlices`. cancel: no further step is taken, `then` is not called.
-    meter: sums the time of its steps, but not of `then`.
+    """A piece of work in `FairSlices`. `cancel` ends it without calling `then`. meter: sums the
+    time of its steps, but not of `then`.
     """
 
     __slots__ = ("_steps", "_then", "meter")
@@ -173,7 +173,7 @@ class SlicedWork:
         return self._then is None
 
     def cancel(self) -> SlicedSteps | None:
-        """Harmless when it is over. Returns the steps that are left."""
+        """End the work. No effect once it is done. Returns the steps that are left."""
         steps, self._steps, self._then = self._steps, None, None
         return steps
 
@@ -219,7 +219,7 @@ class SlicedWork:
 
 
 class SlicedAnswer(Deferred[R]):
-    """What a piece of work will resolve. work: None until it begins; the code that begins
+    """The Deferred that a piece of work resolves. work: None until it begins; the code that begins
     it passes the meter on.
     """
 
@@ -272,7 +272,7 @@ class FairSlices:
 
     @property
     def waiting(self) -> int:
-        """Pieces of work that have their turn to come."""
+        """The number of pieces of work that wait for their turn."""
         return len(self._waiting)
 
     def begin(

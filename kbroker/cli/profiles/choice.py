@@ -19,20 +19,20 @@ PROFILE_VARIABLE: Final = "KBROKER_PROFILE"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the command line and the environment say; None for nothing."""
+    """The settings of the command line and the environment; None where one is not given."""
 
     option: str | None = None
-    """Of --bootstrap-server."""
+    """The value of --bootstrap-server."""
     pairs: Mapping[str, str] = field(default_factory=dict)
-    """Of -X."""
+    """The client properties of all -X options."""
     file: Mapping[str, str] = field(default_factory=dict)
-    """What is in the file of --command-config."""
+    """The client properties of the file of --command-config."""
     profile: str | None = None
-    """Of --profile."""
+    """The value of --profile."""
     environment: str | None = None
-    """Of KBROKER_BOOTSTRAP."""
+    """The value of KBROKER_BOOTSTRAP."""
     environment_profile: str | None = None
-    """Of KBROKER_PROFILE."""
+    """The value of KBROKER_PROFILE."""
 
 
 @dataclass(frozen=True, slots=True)

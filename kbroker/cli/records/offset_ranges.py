@@ -80,7 +80,7 @@ def _parse_bound(text: str, now_ms: int) -> Bound:
 
 
 class Limits(NamedTuple):
-    """Of one partition."""
+    """The offsets at which one partition begins and ends; end is exclusive."""
 
     start: int
     end: int

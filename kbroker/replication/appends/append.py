@@ -1,8 +1,8 @@
-"""Appending to one partition: stage one of Produce, and the waiting of those who want more of it.
+"""Appends to one partition: stage one of Produce, and the wait for flushes and followers.
 
 Checks, the write and the wake-up happen in one call. Four things make a response wait: batches that
 are costly to check or need a new segment (`preparation`), flush.messages (docs/adr/0010), and
-acks=-1 with followers that have not got the records yet (`purgatory`).
+acks=-1 while followers do not have the records yet (`purgatory`).
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Appender:
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
         """Stage one: check, write, wake.
 
-        The response is there at once unless the batches had to wait, flush.messages is reached, or
-        acks is -1 and a follower has not got the records yet. Never raises for what the client or
-        the disk did: the result says it.
+        The result is resolved at once unless the batches have to wait, flush.messages is reached,
+        or acks is -1 and a follower does not have the records yet. Never raises for errors of the
+        client or the disk: the result has them.
         """
         traffic = partition.traffic
         traffic.produces += 1
@@ -125,7 +125,9 @@ class Appender:
         request: AppendRequest,
         postponed: Postponed | None,
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """Queue batches: the log postponed them, or (None) others of the partition wait already."""
+        """Queue batches: the log postponed them, or (None) earlier ones of the partition are
+        queued.
+        """
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         key = partition.topic_partition
         answer: Chained[PartitionAppendResult] = Chained()
@@ -145,8 +147,9 @@ class Appender:
         reverify: Callable[[], ErrorCode] | None,
         ready: Ready,
     ) -> Postponed | None:
-        """Append batches in their turn; leadership may have gone while they waited. Resolves answer
-        whatever happens, except when the log postpones them: those behind them go on waiting.
+        """Append batches when their turn comes; leadership may have been lost since. Resolves
+        answer in every case but one: if the log postpones the batches again, they and those behind
+        them stay queued.
         """
         outcome: PartitionAppendResult | Deferred[PartitionAppendResult] | Postponed
         try:
@@ -168,8 +171,8 @@ class Appender:
     def _append_ready(
         self, partition: Partition, request: AppendRequest, ready: Ready
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult] | Postponed:
-        """Append in a partition's turn; it is led here, but perhaps in another log than when the
-        batches came.
+        """Append to a partition that is led here, perhaps to another log than when the batches were
+        queued.
         """
         log: PartitionLog = partition.log  # type: ignore[assignment]  # only PartitionLogs are hosted
         if isinstance(ready, Refused):
@@ -225,8 +228,8 @@ class Appender:
     def _answer_when_flushed(
         self, partition: Partition, log: PartitionLog, appended: Appended, request: AppendRequest
     ) -> PartitionAppendResult | Deferred[PartitionAppendResult]:
-        """flush.messages is reached: requests with acks get their response after the fsync, which
-        runs off the loop (docs/adr/0010).
+        """Called when flush.messages is reached. Requests with acks are answered after the fsync,
+        which runs off the loop (docs/adr/0010).
         """
         answer: Chained[PartitionAppendResult] = Chained()
 
@@ -276,7 +279,7 @@ def _check_partition(
 
 
 class _PendingAppend(OffsetWaiter):
-    """An append with acks=-1 that followers have not got yet."""
+    """An append with acks=-1 whose records the ISR does not have yet."""
 
     __slots__ = ("_appended", "_partition", "response")
 
@@ -293,7 +296,7 @@ class _PendingAppend(OffsetWaiter):
         return self.response
 
     def complete(self) -> None:
-        """Committed, or no longer ours to commit."""
+        """Answer: the records are committed, or this broker no longer leads."""
         partition = self._partition
         if partition.high_watermark < self.required_offset:
             error = partition.check_leader()

@@ -1,6 +1,6 @@
 """Waiting until all of a partition's log is committed, for a coordinator that has loaded it.
 
-The answer to an append waits in `append`; here nothing is appended.
+The wait of an append for its followers is in `append`.
 """
 
 from __future__ import annotations

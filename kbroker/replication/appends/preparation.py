@@ -4,10 +4,10 @@ Where a topic has a codec of its own, or its records must be decoded, a batch is
 perhaps compressed again: milliseconds for a megabyte. So is a message set of magic 0 or 1
 (docs/adr/0011). A thread does that to a copy, with offsets from 0 on; the append itself, which
 gives the real offsets, is done on the loop as always. If a batch needs a new segment, another
-thread makes its files first. The log says which of the two a batch waits for (`log.appending`), and
-continues where it stopped. Later batches for the same partition queue behind it, which preserves a
-producer's order (docs/adr/0010). Neighbours: `log.validator` and `log.state.roll` do the work,
-`append` appends.
+thread creates the segment's files first. The log says which of the two a batch waits for
+(`log.appending`), and continues where it stopped. Later batches for the same partition queue behind
+it, which preserves a producer's order (docs/adr/0010). Neighbours: `log.validator` and
+`log.state.roll` do the work, `append` appends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 MAPPED_BYTES: Final = 128 * 1024
 
 APPEND_TURN_BYTES: Final = 4 << 20
-"""Bytes of a queue that one turn of the loop appends; the rest has further turns."""
+"""Bytes of a queue that one turn of the loop appends; the rest is appended in later turns."""
 
 
 Ready = ValidatedBatches | Refused | LogDirectoryError | bytearray | memoryview
@@ -60,8 +60,8 @@ def own_copy(batches: bytearray | memoryview) -> bytearray | memoryview:
 
 
 class _Job:
-    """Batches that wait. ready: what is appended in their turn. checked: by a thread, which writes
-    nothing else.
+    """Queued batches. ready: what is appended when their turn comes. checked: the result of a
+    thread, which sets no other field.
     """
 
     __slots__ = ("append", "charged_bytes", "checked", "config", "ready", "request")
@@ -82,9 +82,10 @@ class _Job:
 
 
 class Preparation:
-    """See the module. Empty most of the time. check, roll: where that is done. memory: charged for
-    the copies, for what a check may and then does make of them, until they have been appended, and
-    released on the loop. unpacking: held while a batch is, so that one worker at a time does.
+    """See the module. It is empty most of the time. check, roll: the Offloads that do that work.
+    memory: charged until the batches are appended, for the copies and for what a check makes of
+    them, first as estimated, then as measured. unpacking: held while a batch is unpacked, so that
+    only one worker of the broker unpacks at a time.
     """
 
     __slots__ = (
@@ -111,7 +112,7 @@ class Preparation:
         self._timers = timers
         self._memory = memory or UnlimitedMemory()
         self.queues: dict[TopicPartition, deque[_Job]] = {}
-        """Batches that wait their turn."""
+        """The queued batches of each partition."""
         self._closed = False
 
     def wait(
@@ -123,8 +124,8 @@ class Preparation:
         append: Append,
         postponed: Postponed,
     ) -> None:
-        """Begin a queue with batches that the log postponed, copied, and call `append` when what
-        they wait for is done. batches: as they came.
+        """Start a queue with a copy of batches that the log postponed, and call `append` when the
+        work that they wait for is done. batches: as they were received.
         """
         checked = postponed.checked if isinstance(postponed, RollDue) else None
         data = own_copy(batches if checked is None else checked.batches)
@@ -152,13 +153,13 @@ class Preparation:
         self.queues[key].append(job)
 
     def close(self) -> None:
-        """Append nothing more; blocks until the threads are done."""
+        """Append no more batches. Blocks until the threads are done."""
         self._closed = True
         for offload in (self._check_in, self._roll_in):
             offload.close()
 
     def _begin(self, key: TopicPartition, queue: deque[_Job]) -> None:
-        """Append what waits for nothing, up to the first job that does, or for one turn."""
+        """Append jobs up to the first that waits for a thread, or as much as one turn allows."""
         begun_bytes = 0
         while queue:
             if begun_bytes >= APPEND_TURN_BYTES and not self._closed:

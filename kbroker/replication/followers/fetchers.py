@@ -1,5 +1,5 @@
-"""The loops of followers: one per leader and fetcher number (num.replica.fetchers), each with its
-own `follower` core, over a port to the leader.
+"""Runs the fetching of followers: one loop per leader and fetcher number (num.replica.fetchers),
+each with its own `follower` core and a port to the leader.
 """
 
 from __future__ import annotations
@@ -40,23 +40,22 @@ from kbroker.replication.time_slices import FairSlices, SlicedSteps
 logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = PIECE_BYTES
-"""What is appended of an answer before the loop does other work."""
+"""Bytes of a response that are appended before the loop does other work."""
 
 EFFECT_BYTES: Final = STEP_BYTES // PIECE_BATCHES
-"""What an effect counts for beside its records."""
+"""Bytes that an effect counts as, in addition to its records."""
 
 
 class Leader(Protocol):
-    """Requests for the broker that leads. Each fails with KafkaError if there is no answer."""
+    """The port to the leader. Each request fails with KafkaError if there is no response."""
 
     def fetch(self, request: FetchRequest) -> Deferred[FetchResponse]: ...
     def list_offsets(self, request: ListOffsetsRequest) -> Deferred[ListOffsetsResponse]: ...
 
 
 class ReplicaFetcher:
-    """The loop of one `Follower`. slices: the turns of the loop in which an answer of many
-    partitions is carried out, and what a change of a log waits for. on_storage_error: told of a log
-    that could not be changed.
+    """The loop of one `Follower`. slices: runs the handling of large responses, and changes of
+    logs, in steps. on_storage_error: called when a log could not be changed.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class ReplicaFetcher:
         self._is_closed = False
 
     def follow(self, partition: Partition) -> None:
-        """See `Follower.follow`. No change of the partition's log may be under way for a
-        leadership that the follower does not follow yet.
+        """See `Follower.follow`. No change of the partition's log for an earlier leadership may be
+        in progress.
         """
         self.follower.follow(partition)
         self._plan(0)
@@ -92,11 +91,11 @@ class ReplicaFetcher:
         self._plan(0)
 
     def log_start_moved(self, key: PartitionKey) -> None:
-        """See `Follower.log_start_moved`: it is told with the next request."""
+        """See `Follower.log_start_moved`. The leader is told with the next request."""
         self.follower.log_start_moved(key)
 
     def close(self) -> None:
-        """Ask for nothing more; an answer that is on its way changes nothing."""
+        """Send no more requests; a response that arrives later is ignored."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -112,7 +111,7 @@ class ReplicaFetcher:
         self._look()
 
     def _look(self) -> None:
-        """Do what there is to do until an answer or a deadline has to be waited for."""
+        """Carry out effects until the core waits for a response or a deadline."""
         if self._is_closed or self._is_carrying_out:
             return
         now_ms = self._timers.monotonic_ms()
@@ -125,8 +124,8 @@ class ReplicaFetcher:
             self._plan(max(0, due_ms - now_ms))
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects in order, then look what is next: `STEP_BYTES` now, what is left in
-        turns of the loop.
+        """Carry out effects in order, then poll the core. `STEP_BYTES` are handled now, the rest in
+        later turns of the loop.
         """
         self._is_carrying_out = True
         failure: Exception | None = None
@@ -161,7 +160,7 @@ class ReplicaFetcher:
         self._look()
 
     def _carry_out_one(self, effect: Effect) -> int:
-        """Returns what that counts for; see `STEP_BYTES`."""
+        """Carry out one effect. Returns the bytes that it counts as; see `STEP_BYTES`."""
         if isinstance(effect, AppendFetched):
             return self._append(effect)
         if isinstance(effect, SendFetch):
@@ -176,7 +175,9 @@ class ReplicaFetcher:
         return EFFECT_BYTES
 
     def _append(self, change: AppendFetched) -> int:
-        """Append at once if that is one step, as nearly always. Returns as `_carry_out_one`."""
+        """Append at once if that takes one step, as it nearly always does. Returns as
+        `_carry_out_one`.
+        """
         followed = change.followed
         size = EFFECT_BYTES + len(change.records)  # type: ignore[arg-type]  # they were received
         left: AppendFetched | None = change
@@ -239,7 +240,7 @@ class ReplicaFetcher:
 
 class ReplicaFetchers:
     """The fetchers of a broker. make: makes the fetcher of (leader's broker id, fetcher number).
-    logs: of all of them. fetcher_count: num.replica.fetchers.
+    logs: shared by all fetchers. fetcher_count: num.replica.fetchers.
     """
 
     def __init__(
@@ -257,7 +258,9 @@ class ReplicaFetchers:
         self._places: dict[PartitionKey, tuple[int, int]] = {}
 
     def update(self, partition: Partition) -> None:
-        """A partition got a role, a leader or a leader epoch, or is hosted no longer."""
+        """Called when a partition gets another role, leader or leader epoch, or is no longer
+        hosted.
+        """
         key = partition.topic_id, partition.topic_partition.partition
         place: tuple[int, int] | None = None
         if partition.role is Role.FOLLOWER and partition.leader != NO_LEADER:
@@ -293,7 +296,7 @@ class ReplicaFetchers:
             self.update(partition)
 
     def resize(self, fetcher_count: int, partitions: Iterable[Partition]) -> None:
-        """Use so many fetchers for each leader from now on. partitions: all that are hosted."""
+        """Change the number of fetchers per leader. partitions: all that are hosted."""
         if fetcher_count == self._fetcher_count:
             return
         self._fetcher_count = fetcher_count
@@ -318,6 +321,7 @@ class ReplicaFetchers:
 
 def fetcher_number(partition: TopicPartition, count: int) -> int:
     """Which of count fetchers a partition belongs to: the partitions of a topic are spread evenly.
-    (Kafka's formula has Java's hash of the topic in place of the CRC; no one else sees the number.)
+    (Kafka's formula has Java's hash of the topic in place of the CRC. The number is internal to a
+    broker.)
     """
     return (crc32(partition.topic.encode()) + partition.partition) % count

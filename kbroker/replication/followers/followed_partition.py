@@ -1,4 +1,4 @@
-"""One partition of a `follower.Follower`, and what that core wants done, as values."""
+"""One partition of a `follower.Follower`, and the effects of that core."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FollowedPartition:
         self.leader_end = UNKNOWN
 
     def is_current(self, partition: Partition) -> bool:
-        """Whether this follows the partition in its present leader epoch, and has not failed."""
+        """Whether the partition is still followed in this leader epoch and has not failed."""
         return (
             self.partition is partition
             and self.leader_epoch == partition.leader_epoch
@@ -71,14 +71,14 @@ class FollowedPartition:
 
     @property
     def lag(self) -> int | None:
-        """How many records it is behind the leader; None: not known yet."""
+        """The number of records by which it is behind the leader; None if not known yet."""
         if self.leader_offset == UNKNOWN:
             return None
         return max(0, self.leader_offset - self.fetch_offset)
 
     @property
     def position(self) -> Position:
-        """From where the next Fetch reads it."""
+        """The position from which the next Fetch reads the partition."""
         log = self.partition.log
         last_epoch = log.leader_epochs.latest_epoch
         return _new_tuple(
@@ -93,7 +93,7 @@ class FollowedPartition:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is to be part of the next Fetch."""
+        """Whether the next Fetch includes the partition."""
         return self.state is _FETCHING and not self.is_delayed and not self.is_changing
 
     def __repr__(self) -> str:
@@ -130,14 +130,14 @@ class TruncateTo(NamedTuple):
 
 
 class StartOverAt(NamedTuple):
-    """Delete all records; the log begins anew at offset."""
+    """Delete all records and restart the log at offset."""
 
     followed: FollowedPartition
     offset: int
 
 
 class ReportFailed(NamedTuple):
-    """The partition is not fetched until it has a newer leader epoch."""
+    """Report a failed partition. It is not fetched until it has a newer leader epoch."""
 
     followed: FollowedPartition
     reason: str

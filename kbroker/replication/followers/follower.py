@@ -1,19 +1,20 @@
 """The partitions of this broker that follow one leader (Kafka's AbstractFetcherThread and
-ReplicaFetcherThread): what to ask the leader for next, and what its answers do to the logs.
+ReplicaFetcherThread): which request the leader is sent next, and which changes of logs follow from
+its responses.
 
-A core: time is an argument, and what is to be done comes out as `Effect`s, in order. The shell
-(`fetchers`) sends requests, has `follower_log` change logs, and reports each outcome. One request
-is in flight. None is sent while a change of a log is under way, so that the partition is part of
-the next Fetch, unless it takes CHANGE_PATIENCE_MS: then the others are fetched without it.
+A core: time is an argument, and it returns `Effect`s, in order. The shell (`fetchers`) sends the
+requests, lets `follower_log` change the logs, and reports each outcome. At most one request is in
+flight. None is sent while a change of a log is in progress, so that the next Fetch includes that
+partition. After CHANGE_PATIENCE_MS the other partitions are fetched without it.
 
     TRUNCATING -> FETCHING       a log without leader epochs was cut at the high watermark
     FETCHING -> OUT_OF_RANGE     the leader does not have the fetch offset
     OUT_OF_RANGE -> FETCHING     the leader's log end and start are known, the log was cut to fit
     any -> FAILED                fenced by the leader, own disk failed; until a newer leader epoch
 
-A partition that FETCHES may be delayed by replica.fetch.backoff.ms; it is not part of the fetch
-session meanwhile. Where logs differ is found by Fetch itself (KIP-595): the answer names the
-largest epoch of the leader up to the last fetched one, and where it ends.
+A partition in FETCHING may be delayed by replica.fetch.backoff.ms, and leaves the fetch session for
+that time. Fetch itself finds where logs diverge (KIP-595): the response has the leader's largest
+epoch up to the last fetched one, and the end of that epoch.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.throttle import ReplicationThrottle
 
 HELD_BACK_MS: Final = 250
-"""How long a throttled partition is left alone before it is looked at again."""
+"""How long a throttled partition is not fetched before its throttle is checked again."""
 
 CHANGE_PATIENCE_MS: Final = 1_000
-"""How long a change of one log holds up the fetching of the others."""
+"""How long a change of one log may delay the fetching of the other partitions."""
 
 _FETCHING: Final = FollowState.FETCHING
 """To look a member up in its enum costs ten times as much."""
@@ -64,8 +65,9 @@ EARLIEST_TIMESTAMP: Final = -2
 
 
 class Follower:
-    """The followers of one leader. node_id: this broker. broker_epoch: gives that of its present
-    registration. backoff_ms: replica.fetch.backoff.ms. throttle: of what this broker fetches.
+    """All partitions of this broker that follow one leader. node_id: of this broker. broker_epoch:
+    returns the epoch of its current registration. backoff_ms: replica.fetch.backoff.ms. throttle:
+    limits what this broker fetches.
     """
 
     def __init__(
@@ -85,32 +87,34 @@ class Follower:
         self._followed: dict[PartitionKey, FollowedPartition] = {}
         """In the order of reading: a partition that got records goes to the end."""
         self._changed: dict[PartitionKey, None] = {}
-        """Partitions that the session may have at another position than they are."""
+        """Partitions whose position in the fetch session may be out of date."""
         self._delayed: dict[FollowedPartition, int] = {}
-        """When each is due again; the delay is always the same, so the first is due first."""
+        """The time at which each delayed partition is due; all delays are equal, so the order is
+        that of the deadlines.
+        """
         self._held_back: dict[FollowedPartition, int] = {}
-        """Until when each throttled one is not fetched."""
+        """The time until which each throttled partition is not fetched."""
         self._truncating: list[FollowedPartition] = []
         self._out_of_range: dict[FollowedPartition, None] = {}
         self._under_way: dict[FollowedPartition, int] = {}
-        """Partitions with a change of their log that is not reported yet, and when that began."""
+        """Partitions with a change of their log in progress, and its start time."""
         self._patient_until_ms: int | None = None
-        """Until when nothing is fetched because of a change; None: that is not waited for."""
+        """The time until which no Fetch is sent because of a change of a log; None: no wait."""
         self._asked_offsets: dict[TopicPartition, FollowedPartition] = {}
         self._awaits_fetch = False
 
-    # what is followed
+    # followed partitions
 
     def __len__(self) -> int:
         return len(self._followed)
 
     def get(self, key: PartitionKey) -> FollowedPartition | None:
-        """A partition that is followed, failed ones too."""
+        """A followed partition, which may have failed."""
         return self._followed.get(key)
 
     @property
     def failed_count(self) -> int:
-        """How many have failed."""
+        """The number of failed partitions."""
         return sum(each.state is FollowState.FAILED for each in self._followed.values())
 
     def follow(self, partition: Partition) -> None:
@@ -128,13 +132,13 @@ class Follower:
         self._changed[key] = None
 
     def unfollow(self, key: PartitionKey) -> None:
-        """Stop following; an answer that is on its way does not count any more."""
+        """Stop following; a response that is in flight is ignored for the partition."""
         followed = self._followed.get(key)
         if followed is not None:
             self._remove(followed)
 
     def log_start_moved(self, key: PartitionKey) -> None:
-        """Retention moved the log's start here, which the leader is told with the next Fetch."""
+        """Retention moved the log start offset here. The next Fetch tells the leader."""
         if key in self._followed:
             self._changed[key] = None
 
@@ -147,10 +151,10 @@ class Follower:
         self._out_of_range.pop(followed, None)
         self._changed[key] = None
 
-    # what to do next
+    # requests
 
     def poll(self, now_ms: int) -> list[Effect]:
-        """What to do now; called after every event, and at `next_deadline_ms`."""
+        """Return the effects that are due. Called after every event, and at `next_deadline_ms`."""
         if self._awaits_fetch or self._asked_offsets or self._awaits_changes(now_ms):
             return []
         if self._delayed or self._held_back:
@@ -186,8 +190,8 @@ class Follower:
         self._under_way.pop(followed, None)
 
     def _awaits_changes(self, now_ms: int) -> bool:
-        """Whether a change is under way that is waited for; otherwise the partitions with one are
-        left out of the next Fetch.
+        """Whether to wait for a change of a log. Otherwise the next Fetch leaves the partitions
+        with a change out.
         """
         self._patient_until_ms = None
         if not self._under_way:
@@ -211,7 +215,9 @@ class Follower:
                 self._changed[followed.key] = None
 
     def _hold_back(self, now_ms: int) -> None:
-        """Fetch nothing of throttled partitions that lag, while their bytes exceed the rate."""
+        """Exclude throttled partitions that are not in sync from the fetch while the rate is above
+        the limit.
+        """
         throttle = self._throttle
         if not throttle.is_exceeded(now_ms):
             return
@@ -223,8 +229,8 @@ class Follower:
                 self._changed[followed.key] = None
 
     def _start_changed(self, now_ms: int) -> Iterator[Effect]:
-        """Set the positions of partitions that are followed anew. Without leader epochs nothing
-        tells where logs differ, so what is not known to be committed is cut.
+        """Set the positions of partitions that are followed anew. Without leader epochs the point
+        of divergence cannot be found, so a log is truncated to its high watermark.
         """
         for key in self._changed:
             followed = self._followed.get(key)
@@ -267,8 +273,8 @@ class Follower:
             yield key, None if followed is None or not followed.is_ready else followed.position
 
     def _offsets_request(self) -> ListOffsetsRequest:
-        """Ask for the leader's log end of partitions that are out of range, and for its log start
-        where the end does not say what to do.
+        """The ListOffsets request for partitions that are out of range: first for the leader's log
+        end, then for its log start if the end alone does not decide.
         """
         topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
         for followed in self._out_of_range:
@@ -286,7 +292,7 @@ class Follower:
             )
         return ListOffsetsRequest(replica_id=self._node_id, topics=list(topics.values()))
 
-    # answers
+    # responses
 
     def fetch_answered(self, response: FetchResponse, now_ms: int) -> Iterator[Effect]:
         """The leader answered a Fetch. The effects may be carried out one by one, in several turns
@@ -373,11 +379,12 @@ class Follower:
         return effects
 
     def _located(self, followed: FollowedPartition, offset: int, now_ms: int) -> Iterator[Effect]:
-        """The leader's log end, or its log start, of a partition that is out of range.
+        """Handle the leader's log end, or its log start, of a partition that is out of range.
 
-        Its log end below this one: an unclean election; what lies beyond it is cut. Its log start
-        beyond this log's end: this replica was away for long, and begins anew. Otherwise the
-        leader's log has grown meanwhile, and the next Fetch finds where the logs differ.
+        If the leader's log end is below the end of this log, there was an unclean election, and
+        this log is truncated to it. If the leader's log start is beyond the end of this log, this
+        replica was down for long, and restarts there. Otherwise the leader's log has grown since,
+        and the next Fetch finds where the logs diverge.
         """
         own_end = followed.partition.log.log_end_offset
         if followed.leader_end < 0 and offset >= own_end:
@@ -404,7 +411,7 @@ class Follower:
         self._changed[followed.key] = None
 
     def request_failed(self, now_ms: int) -> None:
-        """The request in flight got no answer."""
+        """The request in flight failed."""
         if self._awaits_fetch:
             self._awaits_fetch = False
             self._session.failed()
@@ -415,10 +422,10 @@ class Follower:
                 self._end_out_of_range(followed)
                 self._delay(followed, now_ms)
 
-    # what became of the changes of logs
+    # outcomes of changes of logs
 
     def changed(self, followed: FollowedPartition) -> None:
-        """The change of its log is done."""
+        """A change of the partition's log is done."""
         followed.is_changing = False
         self._under_way.pop(followed, None)
         if followed.state is FollowState.TRUNCATING:
@@ -427,8 +434,8 @@ class Follower:
             self._moved(followed)
 
     def change_refused(self, followed: FollowedPartition, now_ms: int) -> None:
-        """The change was not completed, and the same may succeed later: the records were corrupt,
-        and are fetched again, never skipped; or the process had no descriptor left.
+        """A change of the log was not completed, but may succeed later: the records were corrupt,
+        and are fetched again, never skipped; or the process had no file descriptor left.
         """
         self._end_change(followed)
         if followed.state is FollowState.TRUNCATING:
@@ -440,14 +447,14 @@ class Follower:
             self._delay(followed, now_ms)
 
     def change_failed(self, followed: FollowedPartition, reason: str) -> list[Effect]:
-        """The log could not be changed."""
+        """The log could not be changed, so the partition fails."""
         self._end_change(followed)
         if followed.state is FollowState.REMOVED:
             return []
         return [self._fail(followed, reason)]
 
     def _moved(self, followed: FollowedPartition) -> None:
-        """The log may end elsewhere now."""
+        """Called when the end of the log may have moved."""
         end = followed.partition.log.log_end_offset
         if end != followed.fetch_offset:
             followed.fetch_offset = end

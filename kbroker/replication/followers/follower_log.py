@@ -1,9 +1,9 @@
-"""What a follower does to its log: appending what the leader sent, truncation (Kafka's
+"""Changes of a follower's log: appends of fetched records, and truncation (Kafka's
 ReplicaFetcherThread).
 
-`follower` decides, `fetchers` runs the steps made here in turns of the loop (`FairSlices`). Workers
-cut logs and make new segments, and check the CRCs of what is large; the loop appends piece by
-piece. One change of a log is under way at a time.
+`follower` decides, and `fetchers` runs the steps of this module in turns of the loop
+(`FairSlices`). Workers truncate logs, create new segments and check the CRCs of large batches; the
+loop appends piece by piece. A log has at most one change in progress.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ logger = logging.getLogger(__name__)
 _LENGTH_AND_EPOCH: Final = Struct(">ii")
 
 BELOW_HIGH_WATERMARK: Final = "node %d, %s: truncating to offset %d, below the high watermark %d"
-"""The warning that records are cut which were shown to clients, or could have been. Without unclean
-elections it never comes.
+"""Logged when records below the high watermark are truncated, which consumers may have read. It
+needs an unclean election.
 """
 CORRUPT: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD})
-"""Errors of records that are fetched again."""
+"""Errors after which the records are fetched again."""
 
 PIECE_BATCHES: Final = 128
 PIECE_BYTES: Final = 512 * 1024
-"""What one step appends, a batch at least: a millisecond or less."""
+"""The most that one step appends, but at least one batch: a millisecond or less."""
 
 LOOP_CHECK_BYTES: Final = 2 << 20
-"""The loop computes the CRCs of no more at once; a worker those of a larger batch."""
+"""The loop checks CRCs of up to so many bytes at once; a worker checks those of a larger batch."""
 
 Waits = Generator[Deferred[Any] | None, None, None]
 """Steps of a change; see `time_slices.SlicedSteps`."""
@@ -76,8 +76,9 @@ class TruncatableLogs(Protocol):
 
 
 class FollowerLogs:
-    """logs: cut logs. offload: the workers. when_flushed: `Maintenance.when_flushed`. on_log_start:
-    told of partitions whose log may start elsewhere now. now_ms: the wall clock.
+    """Changes the logs of followed partitions. logs: truncates logs. offload: the workers.
+    when_flushed: `Maintenance.when_flushed`. on_log_start: called with a partition whose log start
+    offset may have moved. now_ms: the wall clock.
     """
 
     __slots__ = (
@@ -108,26 +109,28 @@ class FollowerLogs:
         self._is_closed = False
 
     def close(self) -> None:
-        """Give nothing more to the workers, and wait for them. Blocks. A cut that they have not
-        begun is left to the close of its log.
+        """Submit no more work to the workers, and wait for them. Blocks. A truncation that they
+        have not begun is left to the close of its log.
         """
         self._is_closed = True
         self._offload.close()
 
     def is_changing(self, partition: Partition) -> bool:
-        """Whether a change of its log is under way, perhaps in the name of an earlier leader."""
+        """Whether a change of the partition's log is in progress, perhaps one of an earlier
+        leadership.
+        """
         return partition in self._under_way
 
     def when_idle(self, partition: Partition, then: Callable[[], None]) -> None:
-        """Call back once the change that is under way has ended."""
+        """Call back once the change in progress has ended."""
         self._under_way[partition].append(then)
 
     def steps(self, change: LogChange) -> SlicedSteps:
-        """The steps in which the log is changed.
+        """Return the steps of a change of the log.
 
-        They raise KafkaError (one of CORRUPT: nothing more is appended, and the same may be fetched
-        again) and LogDirectoryError. An append ends early, without an error, if the partition is
-        not followed any more as it was.
+        They raise KafkaError (one of CORRUPT: the append stops there, and the records may be
+        fetched again) and LogDirectoryError. An append ends early, without an error, if the
+        partition is no longer followed in the same leader epoch.
         """
         if _is_over(change.followed):
             return
@@ -150,8 +153,9 @@ class FollowerLogs:
     # -- appending --------------------------------------------------------------------------------
 
     def append_next(self, change: AppendFetched) -> AppendFetched | None:
-        """Append what the log takes in one step (`AppendableLog.append_next_replicated`), nearly
-        always all of it. Returns None then, otherwise what is left to `steps`.
+        """Append what the log accepts in one step (`AppendableLog.append_next_replicated`), nearly
+        always all records. Returns None if it was all, otherwise the append that is left for
+        `steps`.
 
         Raises KafkaError, LogDirectoryError as `steps` do.
         """
@@ -202,7 +206,7 @@ class FollowerLogs:
         self._move_log_start(partition, change.log_start_offset)
 
     def _move_log_start(self, partition: Partition, leader_start: int) -> None:
-        """Follow the leader's log start, as far as the high watermark here allows."""
+        """Move the log start to the leader's, but not beyond the high watermark of this replica."""
         log = _log_of(partition)
         if leader_start > log.log_start_offset:
             start = min(leader_start, partition.high_watermark)
@@ -259,8 +263,8 @@ class FollowerLogs:
         return checked
 
     def _start_before(self, followed: FollowedPartition, first: BatchHeader) -> Waits:
-        """Let an empty log begin at its first batch, if the leader's log starts within that batch
-        (KAFKA-6975).
+        """Restart an empty log at the base offset of its first batch, if the leader's log start
+        offset lies within that batch (KAFKA-6975).
         """
         if first.base_offset < followed.partition.log.log_end_offset < first.next_offset:
             yield from self._cut(followed, first.base_offset, is_full=True)
@@ -300,8 +304,8 @@ class FollowerLogs:
             self._on_log_start(partition)
 
     def _in_worker(self, work: Callable[[], None]) -> Deferred[OSError | None]:
-        """Resolves with the fault of the work, or None. Raises KafkaError(BROKER_NOT_AVAILABLE)
-        once this is closed.
+        """Run work in a worker. Resolves with its OSError, or None. Raises
+        KafkaError(BROKER_NOT_AVAILABLE) after `close`.
         """
         if self._is_closed:
             raise broker_stopping()
@@ -315,14 +319,14 @@ def _log_of(partition: Partition) -> PartitionLog:
 
 
 def _is_over(followed: FollowedPartition) -> bool:
-    """Whether what was fetched may not be appended any more: there is a newer leader epoch, or the
-    partition is not here.
+    """Whether fetched records must no longer be appended: there is a newer leader epoch, or the
+    partition is no longer hosted.
     """
     return followed.state is FollowState.REMOVED or not followed.partition.role
 
 
 def _require_done(failure: OSError | None) -> None:
-    """Raise the fault of a worker."""
+    """Raise a worker's failure, as LogDirectoryError or KafkaError(KAFKA_STORAGE_ERROR)."""
     if isinstance(failure, LogDirectoryError):
         raise failure
     if failure is not None:

@@ -20,7 +20,7 @@ PartitionKey = tuple[Uuid, int]
 
 
 class Position(NamedTuple):
-    """From where a follower reads a partition. last_fetched_epoch: -1 none."""
+    """The position from which a follower reads a partition. last_fetched_epoch: -1 for none."""
 
     fetch_offset: int
     leader_epoch: int
@@ -61,7 +61,7 @@ class FollowerSession:
         replica_id: int,
         broker_epoch: int,
     ) -> FetchRequest | None:
-        """The request that begins a session with these partitions; None without any."""
+        """The request that begins a session with these partitions; None if there are none."""
         self.positions = dict(positions)
         if not self.positions:
             return None
@@ -74,9 +74,9 @@ class FollowerSession:
         replica_id: int,
         broker_epoch: int,
     ) -> FetchRequest | None:
-        """The request that goes on with a session. changed: the partitions whose position may be
-        another than in the last request; None: not to be fetched now. Returns None if the session
-        has no partition and the leader knows that.
+        """The next request of a session. changed: the partitions whose position may differ from the
+        last request; a position of None means that the partition is not fetched now. Returns None
+        if the session has no partition and the leader knows that.
         """
         updated: dict[PartitionKey, Position] = {}
         forgotten: list[PartitionKey] = []
@@ -135,8 +135,8 @@ class FollowerSession:
         )
 
     def answered(self, response: FetchResponse) -> bool:
-        """Take the answer to the newest request. Returns whether its partitions count; otherwise
-        the next request is a full one.
+        """Handle the response to the newest request. Returns whether its partitions are valid;
+        otherwise the next request is a full one.
         """
         if response.error_code:
             is_unknown = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -165,11 +165,11 @@ class FollowerSession:
         return True
 
     def failed(self) -> None:
-        """The request got no answer: whether the leader took it is unknown."""
+        """The request failed, so it is unknown whether the leader has handled it."""
         self._begin_anew(close=True)
 
     def _begin_anew(self, *, close: bool) -> None:
-        """close: let the leader close the session that there may be."""
+        """close: the leader is to close the present session, if it has one."""
         self._epoch = INITIAL_EPOCH
         if not close:
             self._session_id = NO_SESSION_ID

@@ -3,15 +3,15 @@
 The leader keeps two sets: the committed ISR, which the controller knows, and the maximal ISR, which
 also holds the follower that a pending proposal adds. The high watermark waits for the maximal one,
 so a member that the controller may already count never lacks a committed record. A proposal that
-removes members changes neither set until it is committed.
+removes members changes neither set before it is committed.
 
     committed -> pending      expansion, shrinking: `propose`
     pending -> committed      the controller's answer, newer metadata: `commit`, `withdraw`
     pending -> pending        metadata with the partition epoch of the proposal: `place`
 
-The last row differs from Kafka: there the leader forgets a proposal in flight when the metadata
-arrive that the answer to its previous proposal has told it of before. The high watermark may then
-pass a follower that the controller has just added and may elect.
+The last row differs from Kafka. Kafka's leader drops a proposal in flight when it receives metadata
+whose partition epoch it already knows from the answer to its previous proposal. The high watermark
+may then pass a follower that the controller has just added and may elect.
 
 Proposals travel by `isr_changes`; `partition` asks here and moves the high watermark.
 """
@@ -47,7 +47,7 @@ NOT_CARRIED_OUT: Final = frozenset(
 
 
 class ClusterBrokers(Protocol):
-    """What the metadata of this broker say of the brokers of the cluster."""
+    """The other brokers of the cluster, according to this broker's metadata."""
 
     def live_epoch(self, broker_id: int) -> int | None:
         """The epoch of a broker that is registered and not fenced."""
@@ -171,16 +171,16 @@ class InSyncReplicas:
         self.pending: IsrProposal | None = None
 
     def assign(self, replicas: Sequence[int], isr: Iterable[int], now_ms: int) -> None:
-        """Take over newer metadata. The pending proposal no longer counts: the controller has
-        carried it out, or refuses it as its partition epoch is too old.
+        """Apply newer metadata. The pending proposal is dropped: the controller has committed it,
+        or will refuse its partition epoch as too old.
         """
         self.commit(isr)
         self.place(replicas, now_ms)
 
     def place(self, replicas: Sequence[int], now_ms: int) -> None:
-        """Take over the replicas of metadata whose ISR is known already. A pending proposal is
-        newer than such metadata and stays, since the controller may carry it out, unless it names a
-        broker that is no replica any more: the controller refuses that.
+        """Apply metadata with new replicas but an ISR that is known already. A pending proposal is
+        newer than such metadata and is kept, since the controller may commit it. If it names a
+        broker that is no longer a replica, it is dropped: the controller will refuse it.
         """
         others = [replica for replica in replicas if replica != self._node_id]
         for replica in others:
@@ -195,25 +195,25 @@ class InSyncReplicas:
             self.withdraw()
 
     def leadership_began(self, *, leader_end: int, now_ms: int) -> None:
-        """This broker leads in a new epoch, and led in the last one."""
+        """This broker stays the leader, in a new epoch."""
         for replica, remote in self.remotes.items():
             in_sync = replica in self.committed
             remote.leader_reelected(leader_end=leader_end, now_ms=now_ms, in_sync=in_sync)
 
     def follow(self, isr: Iterable[int]) -> None:
-        """Another broker leads, which alone knows the followers."""
+        """Forget the followers: another broker leads now, and only it knows their progress."""
         self.remotes = {}
         self.commit(isr)
 
     def was_at_end(self, replica_id: int, fetch_offset: int, at_ms: int) -> None:
-        """A follower asked at at_ms for fetch_offset, which was the log's end at that time."""
+        """A follower fetched at at_ms from fetch_offset, which was the log's end at that time."""
         remote = self.remotes.get(replica_id)
         if remote is not None and remote.log_end_offset == fetch_offset:
             remote.was_at_end(at_ms)
 
     def is_stale(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a fetch comes from an earlier life of a follower's broker than the metadata know
-        (KIP-903). Such a fetch must not count.
+        """Whether a fetch was sent by a follower's broker before its latest registration (KIP-903).
+        Such a fetch must not count.
         """
         live_epoch = self._brokers.live_epoch(replica_id)
         return UNKNOWN_BROKER_EPOCH != broker_epoch < (live_epoch or UNKNOWN_BROKER_EPOCH)
@@ -232,8 +232,8 @@ class InSyncReplicas:
         )
 
     def lowest_end(self, leader_end: int, now_ms: int) -> int:
-        """The log end offset that all members of the maximal ISR have reached, and those that are
-        caught up and may join it: the high watermark would run away from them otherwise.
+        """The log end offset that all members of the maximal ISR have reached, and also all
+        caught-up followers that may join it: otherwise the high watermark could keep ahead of them.
         """
         lowest = leader_end
         for replica_id, remote in self.remotes.items():
@@ -274,8 +274,8 @@ class InSyncReplicas:
         )
 
     def lagging(self, leader_end: int, now_ms: int) -> frozenset[int]:
-        """The members that were not caught up for replica.lag.time.max.ms; none while a proposal is
-        pending.
+        """The members that have not been caught up for replica.lag.time.max.ms; empty while a
+        proposal is pending.
         """
         if self.pending is not None:
             return frozenset()
@@ -292,9 +292,9 @@ class InSyncReplicas:
         )
 
     def epochs_of(self, members: frozenset[int]) -> tuple[tuple[int, int], ...]:
-        """(broker id, broker epoch) of each member. A member that has not fetched from this leader
-        has no known epoch: should its broker restart, the controller removes it and the proposal
-        is out of date.
+        """(broker id, broker epoch) of each member. The epoch of a member that has not fetched from
+        this leader is unknown. If its broker restarts, the controller removes it from the ISR,
+        which makes the proposal out of date.
         """
         epochs = []
         for member in sorted(members):
@@ -304,16 +304,16 @@ class InSyncReplicas:
         return tuple(epochs)
 
     def propose(self, proposal: IsrProposal) -> None:
-        """The proposal is on its way to the controller, which may commit it at any time."""
+        """Record a proposal that was submitted: the controller may commit it at any time."""
         self.pending = proposal
         if proposal.added is not None:
             self.maximal = self.committed | {proposal.added}
 
     def withdraw(self) -> None:
-        """The controller did not and will not carry out the pending proposal."""
+        """Drop the pending proposal: the controller has refused it, or will."""
         self.commit(self.committed)
 
     def commit(self, isr: Iterable[int]) -> None:
-        """The ISR that the controller has."""
+        """Apply an ISR that the controller has committed."""
         self.committed = self.maximal = frozenset(isr)
         self.pending = None

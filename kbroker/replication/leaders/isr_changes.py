@@ -1,9 +1,9 @@
 """AlterPartition: the ISR proposals of all partitions that one broker leads (Kafka's
 AlterPartitionManager). KIP-497, KIP-903.
 
-One request is in flight, with at most one proposal per partition; proposals made meanwhile go with
-the next request. `IsrChanges` decides what to send and when, `IsrChangeSender` is its loop over
-`ports.Timers` and a port to the active controller. Reactions to an answer are the partition's.
+One request is in flight, with at most one proposal per partition; later proposals go into the next
+request. `IsrChanges` decides what to send and when, `IsrChangeSender` is its loop over
+`ports.Timers` and a port to the active controller. The partition reacts to the answers.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class IsrChanges:
         )
 
     def delay_ms(self, now_ms: int) -> int | None:
-        """When `request` is to be called again; None: not before something else happens."""
+        """When `request` is to be called again; None: only after the next `submit`, answer or
+        failure.
+        """
         if self._in_flight or not self._unsent:
             return None
         return max(0, (self._not_before_ms or now_ms) - now_ms)
@@ -125,8 +127,8 @@ class IsrChanges:
             self.failed(now_ms)
 
     def failed(self, now_ms: int) -> None:
-        """Nothing is known of the proposals in flight: they are sent again. The controller may have
-        carried them out, and then answers what is committed.
+        """The request got no usable answer, so its proposals are sent again. If the controller has
+        committed them, it answers with the committed ISR.
         """
         self._unsent = {**self._in_flight, **self._unsent}
         self._in_flight = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 NEVER_MS: Final = -(1 << 62)
-"""A time before every other."""
+"""Earlier than every real time."""
 
 NO_FETCH_EPOCH: Final = -2
 """The broker epoch of a follower that has not fetched yet; -1 is one that does not tell its epoch
@@ -48,8 +48,9 @@ class RemoteReplica:
         broker_epoch: int,
         now_ms: int,
     ) -> None:
-        """It has everything below fetch_offset. It was caught up now, or when it last asked for
-        what it now has.
+        """The follower fetched from fetch_offset, so it has everything below. If that is the
+        leader's end, it is caught up now; otherwise as of the earlier fetch whose log end it has
+        now reached.
         """
         if fetch_offset >= leader_end:
             caught_up_ms = now_ms
@@ -67,16 +68,16 @@ class RemoteReplica:
         self.broker_epoch = broker_epoch
 
     def was_at_end(self, at_ms: int) -> None:
-        """It held the leader's end at at_ms."""
+        """The follower had the leader's log end at at_ms."""
         self.last_caught_up_ms = max(self.last_caught_up_ms, at_ms)
 
     def leader_reelected(self, *, leader_end: int, now_ms: int, in_sync: bool) -> None:
-        """The same broker leads in a new epoch: offsets stay, the times begin anew, so that a
-        follower outside the ISR returns to it only with a fetch.
+        """The same broker leads in a new epoch. Offsets are kept and times reset, so a follower
+        outside the ISR must fetch before it rejoins.
         """
         self.last_fetch_leader_end = leader_end
         self.last_fetch_ms = self.last_caught_up_ms = now_ms if in_sync else NEVER_MS
 
     def is_caught_up(self, *, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
-        """Whether it holds the leader's end, or did so no longer than lag_max_ms ago."""
+        """Whether the follower has the leader's log end, or had it within the last lag_max_ms."""
         return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_max_ms

@@ -1,9 +1,9 @@
-"""The two ends of a replica, high watermark and last stable offset, and who waits for them.
+"""The high watermark and last stable offset of a replica, and the requests that wait for them.
 
     log start offset <= last stable offset <= high watermark <= log end offset
 
-A leader decides how far the high watermark moves (`partition`), a follower is told by its leader.
-The log is known here by the port `replica_log`; the requests that wait are in `purgatory`.
+A leader decides how far the high watermark moves (`partition`); a follower takes it from its
+leader. The log is reached through the port `replica_log`; waiting requests are in `purgatory`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class ReplicaEnds:
         self.start_watchers: dict[StartWatcher, None] | None = None
 
     def replace_log(self, log: ReplicaLog) -> None:
-        """Go on with another log that has the same records (it moved to another directory)."""
+        """Use another log with the same records, after a move to another directory."""
         if log.log_end_offset != self.log.log_end_offset:
             raise InvariantError(f"{self.topic_partition}: {log} is not the log it replaces")
         self.log = log
         log.on_high_watermark(self.high_watermark)
 
-    # what moves them
+    # changes
 
     def _move_high_watermark(self, offset: int, added_bytes: int) -> None:
         self.high_watermark = offset
@@ -107,8 +107,8 @@ class ReplicaEnds:
             self._move_high_watermark(offset, self._appended.take_below(offset))
 
     def truncated(self) -> None:
-        """This follower's log was cut, or begins anew: nothing at or beyond its end is committed
-        here.
+        """This follower's log was truncated or restarted at another offset, so nothing at or beyond
+        its end is committed here.
         """
         end = self._last_end = self.log.log_end_offset
         start = self.log.log_start_offset
@@ -119,7 +119,7 @@ class ReplicaEnds:
         for watcher in tuple(self._watchers) + tuple(self._end_watchers):
             watcher.moved(0, 0)
 
-    # who waits
+    # watchers and waiters
 
     def watch(self, watcher: Watcher, *, log_end: bool = False) -> None:
         """Tell watcher when the high watermark or last stable offset moves; log_end: when the log

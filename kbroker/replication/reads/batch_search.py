@@ -1,8 +1,8 @@
-"""Batches that are looked into for a time, one after the other in a thread.
+"""Searches batches for a timestamp, one after the other in a thread.
 
-ListOffsets finds them (`offsets`); what is done with one is in `log.time_search`. One batch at a
-time is read and unpacked over all requests, so only one takes memory; the batches of
-several searches take turns.
+ListOffsets finds the batches (`offsets`); the search of one is in `log.time_search`. One batch at a
+time is read and unpacked over all requests, so only one takes memory; the batches of several
+searches take turns.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Look(Deferred[None]):
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """The batch is not looked into any more."""
+        """The batch is not searched any more."""
         self.is_cancelled = True
 
     def give_up(self) -> None:
-        """The broker stops before the batch was looked into."""
+        """Called when the broker stops before the batch is searched."""
         self.failure = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.resolve(None)
 
@@ -51,8 +51,8 @@ class Look(Deferred[None]):
 
 
 class BatchSearcher:
-    """See the module. memory: told what the batch in the thread takes. unpacking: held meanwhile,
-    as everywhere where a worker unpacks.
+    """See the module. memory: charged for the batch in the thread. unpacking: held while the thread
+    unpacks, as wherever a worker unpacks.
     """
 
     __slots__ = ("_closed", "_memory", "_offload", "_queue", "_running", "_unpacking")
@@ -71,7 +71,7 @@ class BatchSearcher:
         self._closed = False
 
     def look(self, candidate: Candidate, max_bytes: int) -> Look:
-        """Look into a batch in its turn; see `look_or_believe`."""
+        """Queue the search of a batch; see `look_or_believe`."""
         look = Look(candidate, max_bytes)
         if self._closed:
             look.give_up()

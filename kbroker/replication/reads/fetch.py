@@ -1,10 +1,10 @@
-"""Reading for Fetch: one pass over the partitions that may have something, then a response or one
+"""Reads for Fetch: one pass over the partitions that may have new records, then a response or one
 waiter.
 
 KIP-74 (at least one whole batch for the first partition that has any, however small the limits),
 KIP-98 (read_committed: up to the last stable offset, with the aborted transactions), KIP-320
-(epochs, diverging epoch). The records in a response are file ranges by reference. What is read and
-what stays unread is in `fetch_session`, waking is in `purgatory`.
+(epochs, diverging epoch). The records in a response are file ranges by reference. Which partitions
+are read is decided in `fetch_session`; waiters are woken in `purgatory`.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from kbroker.replication.throttle import ReplicationThrottle
 logger = logging.getLogger(__name__)
 
 ANSWER_BYTES: Final = 384
-"""Memory of a partition's part of a response that is not sent yet, the records left out."""
+"""Memory of a partition's part of a response that is not sent yet, without the records."""
 
 FREE_BYTES: Final = 4096
-"""A fetch that holds less while it waits is not accounted for."""
+"""A waiting fetch that holds less memory than this is not charged."""
 
 STEP_PARTITIONS: Final = 64
-"""Partitions that are read in one step, where there may be very many."""
+"""Partitions that are read in one step of a large request."""
 
 STEP_ANSWERS: Final = 256
 """Partitions that are added to the response in one step."""
 
 SHORT_WAIT_MS: Final = 100
-"""While memory is short, a fetch that is accounted for waits no longer."""
+"""The longest wait of a charged fetch while memory is short."""
 
 
 class _Progress:
@@ -72,7 +72,9 @@ class _Progress:
         self.outgoing: dict[FetchPartition, PartitionData] = {}
         self.size_bytes = 0
         self.urgent = False
-        """An error, a diverging epoch, another replica: the client must hear of it now."""
+        """Whether the response has an error, a diverging epoch or another replica, of which the
+        client must learn at once.
+        """
 
 
 class FetchReader:
@@ -80,7 +82,7 @@ class FetchReader:
 
     find: the hosted partition of (topic name or id, index), or the error to answer.
     on_storage_error: called when a log cannot be read; the partition is offline afterwards.
-    throttle: of this broker's followers. memory: told of what large fetches hold while they wait.
+    throttle: of this broker's followers. memory: charged for large fetches while they wait.
     """
 
     __slots__ = (
@@ -116,8 +118,8 @@ class FetchReader:
     def fetch(
         self, context: FetchContext, limits: FetchLimits
     ) -> FetchResponse | PendingResponse[FetchResponse]:
-        """Answer now if there is enough, if waiting was not asked for, or if something is wrong;
-        else wait.
+        """Answer at once if min_bytes are there, max_wait is 0, or a partition has an error;
+        otherwise wait.
         """
         fetch_set = context.fetch_set
         progress = _Progress()
@@ -140,8 +142,8 @@ class FetchReader:
     ) -> Generator[Deferred[Any] | None, None, FetchResponse]:
         """As `fetch`, for a set of perhaps very many partitions: a step for each few of them.
 
-        Another request of the session meanwhile, its end, and a partition that is lost make this
-        one response as soon as it is through.
+        Another request of the session in between, the end of the session, or the loss of a
+        partition makes this one respond as soon as all its steps are taken.
         """
         fetch_set = context.fetch_set
         progress = _Progress()
@@ -180,7 +182,9 @@ class FetchReader:
     def _wait(
         self, pending: _PendingSteps, held_bytes: int, added_bytes: int
     ) -> Generator[Deferred[Any] | None, None, None]:
-        """Wait until it is to be read again. added_bytes: came while other partitions were read."""
+        """Wait until the partitions are to be read again. added_bytes: appended while other
+        partitions were read.
+        """
         response = pending.start(held_bytes)
         pending.more(added_bytes)
         try:
@@ -191,7 +195,9 @@ class FetchReader:
     def _read_in_steps(
         self, context: FetchContext, limits: FetchLimits, progress: _Progress
     ) -> Generator[None, None, None]:
-        """`_read` of all that is dirty now. What was read is watched while the rest is."""
+        """`_read`, in steps, of all partitions that are dirty now. Those that are read are watched
+        while the rest is read.
+        """
         dirty = context.fetch_set.dirty
         progress.size_bytes = 0
         wanted = tuple(dirty)
@@ -225,8 +231,8 @@ class FetchReader:
             fetch.hurry()
 
     def _is_interesting(self, fetch_set: FetchSet) -> bool:
-        """Whether any partition may still give records; to wait for unknown ones alone would be in
-        vain.
+        """Whether any partition may still have records; a wait for unknown partitions alone would
+        be pointless.
         """
         return len(fetch_set.dirty) < fetch_set.size or any(
             partition.partition is not None for partition in fetch_set.dirty
@@ -243,9 +249,10 @@ class FetchReader:
         *,
         is_woken: bool = False,
     ) -> None:
-        """One pass over dirty partitions. Those read to their end are clean and watched afterwards.
-        asked: not `dirty` itself, which changes. size_bytes: read in earlier steps of this pass.
-        is_woken: it has waited, so a follower's has counted, as in Kafka.
+        """One pass over dirty partitions. Partitions that are read to their end are clean and
+        watched afterwards. asked: the partitions; not `dirty` itself, which changes during the
+        pass. size_bytes: read in earlier steps of this pass. is_woken: the request has waited, so a
+        follower's fetch was counted before, as in Kafka.
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
@@ -303,7 +310,7 @@ class FetchReader:
         progress.size_bytes = size_bytes
 
     def _look_up(self, wanted: FetchPartition, progress: _Progress) -> Partition | None:
-        """The hosted partition; None if there is none, which is answered."""
+        """The hosted partition; None if there is none: the response then has the error."""
         found = self._find(wanted.topic, wanted.index)
         if isinstance(found, ErrorCode):
             self._failed(wanted, found, progress)
@@ -334,13 +341,15 @@ class FetchReader:
         progress.urgent = True
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode, progress: _Progress) -> None:
-        """Answer an error; the partition stays dirty and is looked up afresh next time."""
+        """Answer an error. The partition stays dirty and is looked up again next time."""
         wanted.unwatch()
         wanted.partition = None
         progress.outgoing[wanted] = refused(wanted, error)
 
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
-        """Partitions grouped by topic as they come; a full response keeps the request's order."""
+        """Build the response, with partitions grouped by topic in the order read; a full response
+        keeps the request's order.
+        """
         follows = context.fetch_set.replica_id >= 0
         if follows and self._throttle.is_active:
             sent = (
@@ -424,7 +433,7 @@ class _PendingFetch(Waiter):
         self.response: PendingResponse[FetchResponse] = PendingResponse(self)
 
     def start(self, held_bytes: int) -> PendingResponse[FetchResponse]:
-        """Watch whatever is not watched yet. held_bytes: what is to be accounted for meanwhile."""
+        """Watch the partitions that are not watched yet. held_bytes: charged during the wait."""
         fetch_set = self._context.fetch_set
         fetch_set.waiter = self
         for partition in fetch_set.dirty if fetch_set.lasts else fetch_set:
@@ -440,7 +449,7 @@ class _PendingFetch(Waiter):
         return self.response
 
     def hurry(self) -> None:
-        """Memory is short: wait no longer than `SHORT_WAIT_MS`."""
+        """Called when memory is short: shortens the wait to `SHORT_WAIT_MS`."""
         if self._limits.max_wait_ms > SHORT_WAIT_MS:
             self.set_deadline(SHORT_WAIT_MS)
 
@@ -466,7 +475,7 @@ class _PendingFetch(Waiter):
             self._context.fetch_set.clear()
 
     def complete(self) -> None:
-        """Read again what moved meanwhile, and what had records in the first pass."""
+        """Read the partitions that moved, and those that had records in the first pass."""
         context = self._context
         fetch_set = context.fetch_set
         self.forget_what_moved()
@@ -483,14 +492,16 @@ class _PendingFetch(Waiter):
             fetch_set.clear()
 
     def forget_what_moved(self) -> None:
-        """Before it is read again: an incremental answer says only what is new then."""
+        """Drop the results of partitions that moved, before they are read again: an incremental
+        response has only what is new by then.
+        """
         if not self._context.full:
             for partition in self._context.fetch_set.dirty:
                 self._progress.outgoing.pop(partition, None)
 
 
 class _PendingSteps(_PendingFetch):
-    """A fetch in steps that waits: its further steps are taken after the wait."""
+    """A waiting fetch whose further steps are taken after the wait."""
 
     __slots__ = ()
 

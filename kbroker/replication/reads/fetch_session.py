@@ -1,5 +1,5 @@
-"""Fetch sessions (KIP-227, topic ids by KIP-516): what a client reads is remembered, so that it
-names only changes.
+"""Fetch sessions (KIP-227, topic ids by KIP-516): a session remembers what a client reads, so that
+its requests name only changes.
 
 The partitions of a session are a `FetchSet` that outlives the request; a request without a session
 gets a set of its own. Which context a request has, by its (session id, session epoch):
@@ -8,8 +8,8 @@ gets a set of its own. Which context a request has, by its (session id, session 
     (any, 0)    full: an old one is closed, a new one made if the cache has room
     (id, n)     incremental: session id must be there, at epoch n, and name topics in the same way
 
-Room is a slot, and memory for each partition: Kafka counts slots only, and a slot may hold any
-number of partitions (docs/adr/0016). One that grows beyond what there is ends.
+A session needs a slot, and memory for each partition. Kafka counts slots only, and a slot may hold
+any number of partitions (docs/adr/0016). A session that grows beyond the memory is closed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NO_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MIN_EVICTION_MS: Final = 120_000
-"""A session as young, or as recently used, as that is not evicted for a smaller one."""
+"""A session that is younger, or was used more recently, is not evicted for a smaller one."""
 
 
 class FetchSession(FetchSet):
-    """A set that outlives the request. epoch: what the next request must carry. charged_bytes: what
-    the account has for it.
+    """A set that outlives the request. epoch: the session epoch of the next request. charged_bytes:
+    the memory that is charged for it.
     """
 
     __slots__ = ("by_id", "charged_bytes", "created_ms", "epoch", "id")
@@ -55,12 +55,12 @@ class FetchSession(FetchSet):
 
     @property
     def is_privileged(self) -> bool:
-        """A follower's session: no client's pushes it out."""
+        """Whether it is a follower's session, which is never evicted for a client's."""
         return self.replica_id >= 0
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch after this one; 0 and -1 have meanings of their own and are left out."""
+    """The epoch after this one; 0 and -1 are skipped, as they have meanings of their own."""
     return 1 if epoch == 0x7FFF_FFFF else epoch + 1
 
 
@@ -68,7 +68,7 @@ class FetchContext:
     """The partitions from which a request is answered. error: the whole request fails with it, and
     nothing else is set.
 
-    full: every partition is in the response; otherwise only those with something to say.
+    full: the response has every partition; otherwise only those with records or changes.
     """
 
     __slots__ = ("error", "fetch_set", "full", "session_id")
@@ -94,9 +94,9 @@ def _at_once(steps: Iterator[None]) -> None:
 
 class FetchSessionCache:
     """All sessions of a broker, least recently used first. slots:
-    max.incremental.fetch.session.cache.slots. memory: whose share for what is kept they have.
-    close: takes the steps in which a session of perhaps very many partitions is closed, the first
-    one at once.
+    max.incremental.fetch.session.cache.slots. memory: charged for them, from its share for kept
+    bytes. close: takes the steps in which a session of perhaps very many partitions is closed, the
+    first one at once.
     """
 
     __slots__ = ("_close", "_memory", "_random", "_sessions", "evictions", "slots")
@@ -129,7 +129,9 @@ class FetchSessionCache:
     def context(
         self, request: FetchRequest, *, by_id: bool, replica_id: int, now_ms: int
     ) -> FetchContext:
-        """Find or make what a request reads, and take its changes over. by_id: v13 and newer."""
+        """Find or create the set that a request reads, and apply the request's changes to it.
+        by_id: v13 and newer.
+        """
         epoch = request.session_epoch
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
             if request.session_id != NO_SESSION_ID:
@@ -175,8 +177,8 @@ class FetchSessionCache:
     ) -> Generator[None, None, FetchContext]:
         """As `context`, in steps, for a request of perhaps very many partitions.
 
-        An incremental request has its epoch from the first step on, and fails if its session ends
-        or another request takes the session over meanwhile.
+        An incremental request advances the epoch in its first step. It fails if the session ends or
+        another request of the session is handled before the last step.
         """
         unnamed = copy(request)
         unnamed.topics, unnamed.forgotten_topics_data = [], []
@@ -199,7 +201,7 @@ class FetchSessionCache:
     def _change_in_steps(
         self, context: FetchContext, request: FetchRequest, by_id: bool, now_ms: int
     ) -> Generator[None, None, FetchContext]:
-        """Take the changes of an incremental request over into its session."""
+        """Apply the changes of an incremental request to its session."""
         session = self._sessions[context.session_id]
         epoch = session.epoch
         for piece in _changes(request):
@@ -219,7 +221,7 @@ class FetchSessionCache:
         return context
 
     def remove(self, session_id: int) -> None:
-        """Close a session; one that is not there is no error."""
+        """Close a session. No effect if it does not exist."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._memory.drop(session.charged_bytes)
@@ -227,9 +229,10 @@ class FetchSessionCache:
             self._close(session.close_in_steps())
 
     def withdraw(self, response: FetchResponse) -> int:
-        """The response is not sent, and the next one tells the same: its partitions are dirty
-        again. Returns the session id for the empty response in its place: NO_SESSION_ID without a
-        session, and if the client does not know the session yet, which is closed then.
+        """Called when a response is not sent: its partitions are dirty again, so that the next
+        response has the same. Returns the session id for the empty response in its place:
+        NO_SESSION_ID without a session, and if the client does not know the session yet, which is
+        closed then.
         """
         session = self._sessions.get(response.session_id)
         if session is None:
@@ -243,15 +246,15 @@ class FetchSessionCache:
         return session.id
 
     def give_back_memory(self) -> None:
-        """Called under memory pressure: the stalest sessions go, as far as they have more than
-        their share.
+        """Called under memory pressure: closes the least recently used sessions until the rest is
+        within its share.
         """
         while self._sessions and self._memory.overdrawn:
             self.evictions += 1
             self.remove(next(iter(self._sessions)))
 
     def close(self) -> None:
-        """The broker stops."""
+        """Called when the broker stops."""
         for session_id in tuple(self._sessions):
             self.remove(session_id)
 
@@ -289,7 +292,7 @@ class FetchSessionCache:
         return True
 
     def _account(self, session: FetchSession, now_ms: int) -> bool:
-        """Charge what a session has become. Returns False if there is no room for it."""
+        """Charge a session by its present size. Returns False if there is no memory for it."""
         growth = session.held_bytes - session.charged_bytes
         if growth < 0:
             self._memory.drop(-growth)
@@ -301,9 +304,9 @@ class FetchSessionCache:
         return True
 
     def _evict_for_memory(self, session: FetchSession, now_ms: int) -> bool:
-        """Evict a session that was not used for long, or, for a follower's, that of a client.
+        """Evict a session that was not used for long, or a client's session for a follower's.
 
-        The larger one does not win here: it would take the place of many.
+        A larger session does not win here: it would displace many.
         """
         for other in self._sessions.values():  # the stalest first
             if other is session:
@@ -319,11 +322,11 @@ class FetchSessionCache:
         return False
 
     def _evict(self, size: int, *, privileged: bool, now_ms: int) -> bool:
-        """Make room: evict the stalest if it was not used for long, else one that is worth less
-        than the new one.
+        """Free a slot: evict the least recently used session if it was not used for long, otherwise
+        one that ranks below the new one.
 
-        Worth more: a follower's, then the larger. Young sessions stay (but a follower pushes young
-        clients out).
+        A follower's session ranks above a client's, and then a larger one above a smaller one.
+        Young sessions stay, except that a follower's evicts a young client's.
         """
         stalest = next(iter(self._sessions.values()), None)
         if stalest is None:

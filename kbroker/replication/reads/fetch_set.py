@@ -1,13 +1,13 @@
 """The partitions that a Fetch request or a fetch session reads.
 
 A set remembers which of its partitions may have something new. Partitions are watched
-(`partition.watch`): one that was read to its end leaves `dirty` and returns to it when its high
-watermark, last stable offset, log start or leader moves. A poll reads dirty partitions only, so a
-thousand idle ones cost it nothing. The order of `dirty` is the order of reading: a partition whose
-records were returned goes to the end, so a small max_bytes starves none (Kafka rotates its
-sessions for the same reason).
+(`ReplicaEnds.watch`): one that was read to its end leaves `dirty` and returns to it when its high
+watermark, last stable offset, log start or leader moves. A fetch reads dirty partitions only, so a
+thousand idle ones cost nothing. The order of `dirty` is the order of reading: a partition whose
+records were returned goes to the end, so a small max_bytes starves none (Kafka rotates its sessions
+for the same reason).
 
-Sessions are in fetch_session.py, reading in fetch.py.
+Sessions are in `fetch_session`, reading in `fetch`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ TopicKey = str | Uuid
 
 
 class FetchLimits:
-    """How much a response may hold and how long it may take. max_bytes: already within
-    fetch.max.bytes.
-    """
+    """The size limits of a response and its longest wait. max_bytes: at most fetch.max.bytes."""
 
     __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
 
@@ -61,7 +59,7 @@ class BytesWaiter(Protocol):
 class FetchPartition:
     """One partition as a client reads it: a watcher of that partition.
 
-    partition: the hosted partition once found. sent_*: what the client was told last (-1: nothing,
+    partition: the hosted partition once found. sent_*: the values in the last response (-1: none,
     or an error).
     """
 
@@ -109,7 +107,7 @@ class FetchPartition:
                 waiter.more(added_bytes)
 
     def lost(self) -> None:
-        """The partition must be looked up again; the client hears of it now."""
+        """The partition must be looked up again; a waiting fetch is answered now."""
         partition = self.partition
         if partition is not None:
             partition.unwatch(self)
@@ -123,7 +121,7 @@ class FetchPartition:
             owner.waiter.ready()
 
     def watch(self) -> None:
-        """Be told when the partition moves."""
+        """Register as a watcher of the partition."""
         if not self.watching and self.partition is not None and not self.owner.closed:
             self.partition.watch(self, log_end=self.owner.replica_id >= 0)
             self.watching = True
@@ -142,7 +140,7 @@ class FollowerPartition(FetchPartition):
     __slots__ = ()
 
     def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
-        """As of a consumer; the leader learns when the follower was at the end last."""
+        """As for a consumer. Also tells the leader when the follower was last at the log's end."""
         if not self.dirty and self.partition is not None:
             self.partition.in_sync.was_at_end(
                 self.owner.replica_id, self.fetch_offset, self.owner.last_used_ms
@@ -154,7 +152,8 @@ class FetchSet:
     """The partitions one request, or one session, reads. waiter: the fetch that waits on it now, if
     any. replica_epoch: of the broker that follows, as its newest request says; -1 unknown.
     last_used_ms: when the newest request of a session came. from_followers: whether a consumer may
-    read where this broker follows; closest: from where it had better read (KIP-392).
+    read from replicas that are followers here; closest: the replica that a consumer should read
+    from (KIP-392).
     """
 
     __slots__ = (
@@ -192,7 +191,7 @@ class FetchSet:
 
     @property
     def held_bytes(self) -> int:
-        """About what the set holds of memory."""
+        """The approximate memory of the set, in bytes."""
         return self.size * PARTITION_BYTES + self.names_bytes
 
     def __iter__(self) -> Iterator[FetchPartition]:
@@ -200,7 +199,7 @@ class FetchSet:
             yield from indexes.values()
 
     def update(self, topics: Sequence[FetchRequest.FetchTopic], *, by_id: bool) -> None:
-        """Add or change the partitions that a request names; the last word on one counts."""
+        """Add or change the partitions of a request. The last entry of a partition counts."""
         dirty = self.dirty
         kind = FetchPartition if self.replica_id < 0 else FollowerPartition
         for topic in topics:
@@ -243,7 +242,7 @@ class FetchSet:
                 self.names_bytes -= name_bytes(key)
 
     def reread(self, topic: TopicKey, indexes: Iterable[int]) -> None:
-        """What the client was to be told of these partitions did not reach it."""
+        """Mark these partitions dirty: the response about them did not reach the client."""
         partitions = self.partitions.get(topic, {})
         for index in indexes:
             partition = partitions.get(index)
@@ -255,7 +254,7 @@ class FetchSet:
                 self.dirty[partition] = None
 
     def set_isolation(self, *, read_committed: bool) -> None:
-        """Set the isolation level of this request; after a change every partition is looked at."""
+        """Set the isolation level of this request; after a change every partition is dirty."""
         if read_committed != self.read_committed:
             self.read_committed = read_committed
             for partition in self:
@@ -264,7 +263,7 @@ class FetchSet:
                     self.dirty[partition] = None
 
     def close(self) -> None:
-        """Watch nothing any more. A fetch that waits on the set is answered with what there is."""
+        """Stop watching all partitions. A fetch that waits is answered with what it has."""
         self.closed = True
         if self.waiter is not None:
             self.waiter.ready()
@@ -310,7 +309,7 @@ def name_bytes(topic: TopicKey) -> int:
 
 
 class ReadingSteps:
-    """In the place of the fetch that waits, while one reads its set in steps."""
+    """Stands in for the waiting fetch while a fetch reads its set in steps."""
 
     __slots__ = ("added_bytes", "is_ready")
 

@@ -1,7 +1,7 @@
-"""The low watermark, which DeleteRecords waits for: where the logs of all live replicas begin at
-the latest (KIP-107; Kafka's DelayedDeleteRecords).
+"""The low watermark, which DeleteRecords waits for: the lowest log start offset of all live
+replicas (KIP-107; Kafka's DelayedDeleteRecords).
 
-Followers tell where their logs begin with each Fetch; `partition` keeps it.
+Followers send their log start offset with each Fetch; `partition` keeps it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _PendingDeletion(Waiter):
             watchers.pop(self, None)
 
     def complete(self) -> None:
-        """The low watermark is there, or this broker leads no longer."""
+        """Answer: the low watermark reached the offset, or this broker no longer leads."""
         partition = self._partition
         error = partition.check_leader()
         if partition.removed:
@@ -79,7 +79,7 @@ class _PendingDeletion(Waiter):
         self.response.resolve(LowWatermark(error, offset))
 
     def expire(self) -> None:
-        """Some follower is slow, or down."""
+        """Answer REQUEST_TIMED_OUT: a follower is slow or down."""
         partition = self._partition
         offset = low_watermark_of(partition) if partition.is_leader else NO_LOW_WATERMARK
         self.response.resolve(LowWatermark(ErrorCode.REQUEST_TIMED_OUT, offset))

@@ -1,4 +1,4 @@
-"""ListOffsets for one partition: by time, and the ends that have a name (KIP-79, KIP-734, KIP-405,
+"""ListOffsets for one partition: by time, and the special timestamps (KIP-79, KIP-734, KIP-405,
 KIP-1005, KIP-1023).
 
 `latest` is the high watermark or last stable offset: it never goes back for a consumer. After an
@@ -19,7 +19,7 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.reads.batch_search import BatchSearcher
 
 SMALL_BYTES: Final = 16 * 1024
-"""A batch up to this size that unpacks to no more is looked into on the loop: 2 ms of records."""
+"""A batch of at most this size, packed and unpacked, is searched on the loop: 2 ms of records."""
 
 LOOKS_PER_STEP: Final = 2
 
@@ -67,7 +67,7 @@ class ListedOffset:
 
 
 Steps = Generator[Deferred[Any] | None, None, ListedOffset]
-"""Yields None for a pause, and what it waits for; see `time_slices.FairSlices`."""
+"""Steps that yield None for a pause, or the Deferred to wait for; see `time_slices.FairSlices`."""
 
 
 def list_offset(
@@ -83,8 +83,8 @@ def list_offset(
     """Answer one partition of a request; the ends in a single step.
 
     replica_id: -1 a consumer, otherwise a follower or a debugger, which see up to the log's end.
-    max_unpacked_bytes: of the batches that a search by time unpacks; after that it believes what
-    the header of the next one says, which may be too early an offset but never too late.
+    max_unpacked_bytes: of the batches that a search by time unpacks; beyond that it uses the header
+    of the next batch, which may give an offset that is too early but never one that is too late.
     Raises OSError if the log cannot be read.
     """
     error = partition.check_leader(current_leader_epoch)
@@ -136,8 +136,8 @@ def _carry_out(
     is_here: Callable[[], bool],
     max_unpacked_bytes: int,
 ) -> Generator[Deferred[Any] | None, None, FoundOffset | None]:
-    """The offset that the search finds; None also if the log was removed. Small batches are
-    unpacked on the loop, others by the searcher.
+    """Run the search. Returns the offset that it finds; None also if the log was removed. Small
+    batches are unpacked on the loop, others by the searcher.
     """
     left = max_unpacked_bytes
     looked = 0

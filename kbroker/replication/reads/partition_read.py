@@ -1,4 +1,5 @@
-"""Reading one partition for Fetch: leader, epoch, the range that the reader may see, its records.
+"""Reads one partition for Fetch: checks leader and epoch, and reads the records that the client may
+see.
 
 KIP-98 (read_committed: up to the last stable offset, with the aborted transactions), KIP-320
 (epochs), KIP-392 (consumers read from followers), KIP-595 (diverging epoch). Which partitions are
@@ -35,7 +36,7 @@ NOT_FOUND: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""Errors that do not hurry a response, as in Kafka: the metadata may just be on its way."""
+"""Errors that do not end a wait, as in Kafka: the metadata may be about to arrive."""
 
 _NONE: Final = int(ErrorCode.NONE)
 _NOT_LEADER: Final = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -123,7 +124,7 @@ def read_throttled(
     *,
     now_ms: int,
 ) -> PartitionData:
-    """As `read_partition`, for a follower; without records while these have to wait."""
+    """As `read_partition`, for a follower; without records while its replica is throttled."""
     is_in_sync = wanted.owner.replica_id in partition.isr
     if throttle.holds_back(partition.topic_partition, is_in_sync, now_ms):
         max_bytes, min_one_batch = 0, False
@@ -131,8 +132,8 @@ def read_throttled(
 
 
 def _check_follower_read(partition: Partition, wanted: FetchPartition) -> None:
-    """Raise why a partition is not read here, unless this broker leads it, or follows and the
-    reader may read from followers.
+    """Raise KafkaError unless this broker leads the partition, or follows and the client may read
+    from followers.
     """
     error = partition.check_leader(wanted.current_leader_epoch)
     if error and (
@@ -173,7 +174,7 @@ def _without_records(
 
 
 def refused(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-    """The answer of a partition that is not read."""
+    """The response for a partition that is not read."""
     return PartitionData(
         partition_index=wanted.index,
         error_code=int(error),
@@ -199,8 +200,8 @@ def tell_diverged_again(told: Mapping[FetchPartition, PartitionData]) -> None:
 def read_elsewhere(
     partition: Partition, wanted: FetchPartition, closest: ClosestReplica, timers: Timers
 ) -> PartitionData | None:
-    """Tells a consumer of the replica that it had better read from; None: it reads here. Raises
-    KafkaError for its epoch.
+    """The response that sends a consumer to its preferred read replica; None if it reads here.
+    Raises KafkaError for its epoch.
     """
     preferred = closest.of(partition, wanted.fetch_offset, timers.monotonic_ms())
     if preferred is None:

@@ -1,8 +1,8 @@
 """Which replica a consumer reads from: the closest one (KIP-392).
 
 Only the leader chooses, among the members of the ISR that have the offset: the consumer is told to
-fetch from that replica, and gets no records. What a follower then serves is in `partition_read`.
-`replica.selector.class` names the choice (`settings.rules`).
+fetch from that replica, and gets no records. A follower serves the fetch in `partition_read`.
+`replica.selector.class` names the selector (`settings.rules`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kbroker.replication.partition import Partition
 
 
 class BrokerRacks(Protocol):
-    """What the metadata say of where brokers are."""
+    """The racks of brokers, according to the metadata."""
 
     def rack_of(self, broker_id: int, listener_name: str) -> str | None:
         """The rack of a broker that is not fenced and that clients reach on that listener. None: no

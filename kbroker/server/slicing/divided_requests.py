@@ -2,8 +2,8 @@
 
 A `Division` says which lists of a request lead to the items it names, and which lists of the
 response to the results of those items; it is registered with the handler (`ApiHandler`). Such a
-request is cut and its responses are joined by `protocol.codecs.pieces`. An API whose handler must see the
-request as a whole has no division, and where its work grows with the request the handler is
+request is cut and its responses are joined by `protocol.codecs.pieces`. An API whose handler must
+see the request as a whole has no division, and where its work grows with the request the handler is
 `sliced`: repeated items are an error or answered once, the last offset of a partition counts, one
 batch of records is written for the request. The neighbour is `large_requests`.
 """
