@@ -93,7 +93,7 @@ class ControllerWorld(World):
             self._create(name, min(partitions, self._wide_partitions), configs)
 
     def state(self) -> QuorumView | None:
-        """The quorum as it is now; None while nobody leads it, or the node is silent."""
+        """The quorum as it is now; None while it has no leader, or the node does not answer."""
         try:
             with self._to_controller() as connection:
                 return self._described(connection)

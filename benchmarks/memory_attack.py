@@ -239,8 +239,8 @@ async def fetch(port: int, count: int) -> str:
 
 
 async def slow_readers(port: int, count: int, frame: bytes, times: int, read: int = 0) -> str:
-    """Each client asks so many times, reads nothing for a while, then all; read: how many of them
-    read at all, 0 for everybody.
+    """Each client sends the request so many times, reads nothing for a while, and then all
+    responses. read: how many of the clients read at all, 0 for all of them.
     """
     clients = await connect_all(port, count)
     for client in clients:

@@ -1,4 +1,4 @@
-"""How long the broker's loop makes everybody wait under a mixed load, and what it was busy with.
+"""How long the broker's loop makes all clients wait under a mixed load, and what it was busy with.
 
     python -m benchmarks.stalls [--seconds 60] [--load NAME ...] [--worst 8]
 

@@ -22,7 +22,7 @@ LOCK = ".spark-jobs.lock"
 @contextmanager
 def cache_in_use(settings: Mapping[str, str]) -> Iterator[None]:
     """Hold the cache while Spark starts: alone where packages are still to be fetched, else
-    together with others that have theirs. Waits for whoever holds it.
+    together with others that have theirs. Waits while another process holds it.
 
     settings: `spark.*` by name, of which spark.jars.ivy and spark.jars.packages count
     (group:artifact:version, separated by commas). Where the folder can't be written Spark is left

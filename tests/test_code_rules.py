@@ -1,13 +1,15 @@
 """Rules for the sources of kbroker, checked on their syntax trees: short modules, one place for a
-layout, no module-level state, and one module that touches the disk.
+layout, no module-level state, one module that touches the disk, and plain words.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import io
 import logging
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
@@ -17,7 +19,7 @@ import msgspec
 import pytest
 
 from kbroker.protocol.codecs.schema import Message, Struct
-from tests.test_project import ROOT, sources
+from tests.test_project import ROOT, sources, tracked_files
 
 MODULE_LINES = 500
 FUNCTION_LINES = 70
@@ -300,3 +302,43 @@ def test_only_the_command_changes_the_process() -> None:
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert not OF_THE_PROCESS.fullmatch(called), f"{name}:{node.lineno}: {called}"
+
+
+VAGUE = re.compile(r"\b(whoever|whomever|(any|every|no|some)body|anyone|someone|no one)\b", re.I)
+"""Words that leave open which part of the system acts; a sentence names the part instead."""
+PROSE = ("kbroker/", "spark_jobs/", "scripts/", "benchmarks/", "tests/")
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """The comments and docstrings of a module, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(docstring))):
+                yield node.lineno, docstring
+
+
+def test_prose_says_who_acts() -> None:
+    """See `VAGUE`; code in backticks may have a name such as `nobody`."""
+    found = []
+    for path in tracked_files():
+        place = path.relative_to(ROOT).as_posix()
+        if path.suffix != ".py" or not place.startswith(PROSE) or not path.is_file():
+            continue
+        text = path.read_text()
+        if not VAGUE.search(text):
+            continue
+        for line, words in prose(text):
+            if vague := VAGUE.search(re.sub(r"`[^`]*`", "", words)):
+                found.append(f"{place}:{line}: {vague[0]}")
+    assert found == []
+
+
+def test_vague_words_are_found_in_comments_and_docstrings_only() -> None:
+    module = 'def call():\n    """Whoever asks."""\n    return "nobody"  # somebody\n'
+    assert [(line, bool(VAGUE.search(words))) for line, words in prose(module)] == [
+        (3, True),
+        (2, True),
+    ]

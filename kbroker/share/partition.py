@@ -254,9 +254,8 @@ class SharePartition:
         if last < first:
             return
         if last >= self.end_offset:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Offset {last} was not delivered to anybody."
-            )
+            message = f"Offset {last} was not delivered to any consumer."
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         for run in self._within(first, last):
             if run.state != ACQUIRED or run.change is not None or run.member != member_id:
                 raise KafkaError(

@@ -60,7 +60,7 @@ def test_what_is_under_way_is_not_asked_for_again() -> None:
     creator.answer()
     creator.answer(c=ErrorCode.TOPIC_ALREADY_EXISTS)
     assert streams.failures(topics("a", "b", "c")) == []
-    streams.create(topics("a"), creator, CLIENT, now_ms=2, retry_ms=100)  # somebody deleted it
+    streams.create(topics("a"), creator, CLIENT, now_ms=2, retry_ms=100)  # it was deleted since
     assert creator.asked[2:] == [["a"]]
 
 

@@ -153,7 +153,7 @@ def test_retriable_errors_are_tried_again(run: Run) -> None:
 
 
 def test_a_broker_may_restart_meanwhile(run: Run) -> None:
-    """The only one of its cluster: nobody answers for a while, which is no error of an address."""
+    """The only broker does not answer for a while, which is no error of an address."""
 
     async def test(broker: Any) -> None:
         config = ProducerConfig(linger_ms=0, delivery_timeout_s=30)

@@ -293,7 +293,7 @@ class Churn:
         self.sent: set[str] = set()
         self.said: list[Said] = []
         self.events: list[str] = []
-        """What happened, for whoever has to find out why a partition was with two."""
+        """What happened, to find out why a partition had two owners."""
         self.stalls: list[int] = []
         self.early: set[str] = set()
         """Client ids of those that speak early."""
@@ -408,14 +408,16 @@ class Churn:
         self.fault_at = time.monotonic()
 
     def cover(self) -> float:
-        """All partitions are with somebody, and all that was sent was read; gives the seconds since
-        the last one left, crashed or started. A crash may not have been noticed yet: it keeps the
-        next fault company.
+        """Wait until all partitions have an owner and all records that were sent are read. Gives
+        the seconds since the last member left, crashed or started. A crash may not have been
+        noticed yet: it keeps the next fault company.
         """
         return self._await("covered", lambda: self._is_covered())
 
     def settle(self) -> float:
-        """The same, and everybody has a partition, and the coordinator calls the group stable."""
+        """As `cover`, until every member has a partition and the coordinator calls the group
+        stable.
+        """
         return self._await("settled", lambda: self._is_covered(whole=True) and self._is_stable())
 
     def _await(self, name: str, is_there: Callable[[], bool]) -> float:

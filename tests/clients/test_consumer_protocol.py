@@ -86,7 +86,7 @@ class Group:
                     self.values.add(message.value())
 
     def shared(self) -> bool:
-        """Each partition is with exactly one member, and nobody is idle."""
+        """Each partition has exactly one owner, and no member is idle."""
         owned = [[place.partition for place in member.assignment()] for member in self.members]
         places = sorted(partition for partitions in owned for partition in partitions)
         return places == list(range(PARTITIONS)) and all(owned)

@@ -65,7 +65,7 @@ def kaskade(tmp_path: Path, bootstrap: str) -> Iterator[Callable[..., Terminal]]
 
     def start(mode: str, *options: str) -> Terminal:
         program = [sys.executable, str(packages / "bin" / "kaskade"), mode, "-b", bootstrap]
-        # COLUMNS and LINES of whoever runs the tests are not the terminal's.
+        # COLUMNS and LINES of the process that runs the tests are not the terminal's.
         env = ["env", "-u", "COLUMNS", "-u", "LINES", f"PYTHONPATH={packages}"]
         command = [*env, *program, *options]
         opened.append(Terminal(tmp_path / f"tmux-{len(opened)}", command))

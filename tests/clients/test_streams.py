@@ -145,7 +145,7 @@ def test_kafkas_tool_sees_and_ends_the_group(run: Run) -> None:
 
 
 def test_two_instances_one_is_killed(run: Run) -> None:
-    """Each word is counted exactly once, whoever counts it."""
+    """Each word is counted exactly once, by one instance or the other."""
     options = ("streams", "exactly_once_v2")
     settings = {"producer.transaction.timeout.ms": "2000"}
     run.send(range(100))

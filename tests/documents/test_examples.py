@@ -25,7 +25,7 @@ ADDRESS = "localhost:9092"
 
 
 def free_address() -> str:
-    """An address of this machine at which nobody listens."""
+    """An address of this machine at which no process listens."""
     return f"localhost:{free_port()}"
 
 

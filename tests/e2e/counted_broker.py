@@ -25,8 +25,8 @@ this one was read. It isn't counted.
 """
 
 COUNTS: Final = struct.Struct("=QQQ")
-"""Frames handed to the dispatcher, frames refused for their length alone, and surprises:
-exceptions that nobody meant to raise.
+"""Frames handed to the dispatcher, frames refused for their length alone, and surprises: unexpected
+exceptions.
 """
 
 

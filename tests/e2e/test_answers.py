@@ -55,7 +55,7 @@ def batches_of(broker: Broker) -> dict[tuple[answers.Place, int, int], list[int]
 
 
 def at_rest(broker: Broker) -> bool:
-    """Nobody is connected and nothing is held for anybody."""
+    """Whether no client is connected and nothing is held for one."""
     servers = broker._servers
     assert servers is not None
     held = broker.memory.used - broker.memory.kept

@@ -214,7 +214,7 @@ class CountedBroker(BrokerProcess):
         return int(dispatched + refused)
 
     def surprises(self) -> int:
-        """Exceptions in handlers that nobody meant to raise."""
+        """Unexpected exceptions in handlers."""
         return int(COUNTS.unpack(self._counts.read_bytes())[2])
 
 

@@ -1,4 +1,4 @@
-"""Bytes nobody should send, to a whole broker: only that connection or partition suffers."""
+"""Malformed bytes are sent to a whole broker: only that connection or partition suffers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 @dataclass
 class Outcomes:
     """Transactions in the order in which their workers began them, and how they ended: `commit`,
-    `abort`, or `open` where nobody has heard.
+    `abort`, or `open` if the outcome is unknown.
     """
 
     ends: dict[str, str] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""When `node.loop.garbage` freezes and when it walks. The collector is one per process, and so is what
-it has frozen: each test has a process of its own, where nothing of earlier tests is freed.
+"""When `node.loop.garbage` freezes and when it walks. The collector is one per process, and so is
+what it has frozen: each test has a process of its own, where nothing of earlier tests is freed.
 """
 
 from __future__ import annotations

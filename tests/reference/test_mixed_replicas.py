@@ -234,7 +234,7 @@ def test_a_replica_outside_the_isr_leads_if_it_has_what_is_committed(
     cluster: MixedCluster, first: int
 ) -> None:
     """Below min.insync.replicas the high watermark stays (KIP-966), so the broker that left first
-    may lead when it is the first to return. The other one cuts what nobody but it has.
+    may lead when it is the first to return. The other one truncates the records that only it has.
     """
     bootstrap, second = cluster.bootstrap_servers, other(first)
     partition = TopicPartition(f"eligible-{first}", 0)

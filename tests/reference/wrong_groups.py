@@ -33,7 +33,7 @@ from tests.reference.step import UNKNOWN_ID, Step
 from tests.reference.transactional_offsets import keep_topic_ids
 
 SESSION_MS: Final = 300_000
-"""Nobody is given up while they talk."""
+"""No session times out during the conversation."""
 OVERRIDES: Final = {
     "group.consumer.migration.policy": "disabled",
     "group.consumer.assignment.interval.ms": "0",
@@ -56,7 +56,7 @@ MEMBERS: Final = {
     "streams": STREAMS,
     "simple": "m",
 }
-"""A member of each group; nobody is in `simple`, which has only committed."""
+"""A member of each group. `simple` has no member, only committed offsets."""
 
 
 def create_steps() -> Iterator[Step]:

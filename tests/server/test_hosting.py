@@ -55,7 +55,7 @@ def test_the_answer_waits_for_the_last_partition(broker: EmbeddedBroker) -> None
 
 
 def test_what_the_metadata_has_and_is_not_hosted_yet(broker: EmbeddedBroker) -> None:
-    """Nobody is told of it: a producer whose first batch came too early and whose second one did
+    """The client is not told: a producer whose first batch came too early and whose second one did
     not would never get the first one in.
     """
     errors: list[ErrorCode] = []

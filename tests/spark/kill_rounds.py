@@ -47,7 +47,7 @@ FED_ROWS: Final = 5 * BATCH_ROWS
 went while it waited for its moment.
 """
 REST_ROWS: Final = 100 * BATCH_ROWS
-"""In a batch of the last run, which nobody kills: what is left is not the test's subject."""
+"""Rows in a batch of the last run, which is not killed: the test is not about the rest."""
 BATCH_S: Final = 240.0
 """In which a job that was left alone, or whose broker is back, writes a batch."""
 LONGEST_WAIT_S: Final = 10.0

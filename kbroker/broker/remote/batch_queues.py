@@ -1,10 +1,10 @@
-"""Requests to other brokers in batches: one request is in flight per key, and the entries that are
-added meanwhile leave together in the next one.
+"""Requests to other brokers in batches: one request is in flight per key, and entries that are
+added before its response are sent together in the next one.
 
 Entries outlive the call that adds them, for as long as the other broker takes to answer. They are
-charged to the node's memory from then on, and refused beyond a bound, which whoever adds them
-answers with an error that is tried again: while a broker does not answer, its queue must not grow
-with every client.
+charged to the node's memory for that time. Beyond a bound they are refused, and the caller answers
+its client with a retriable error: while a broker does not answer, its queue must not grow with
+every client.
 
 Kafka has the same queues in TransactionMarkerChannelManager, AddPartitionsToTxnManager and
 PersisterStateManager. What a request contains and what its response means is decided in

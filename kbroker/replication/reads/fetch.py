@@ -72,9 +72,7 @@ class _Progress:
         self.outgoing: dict[FetchPartition, PartitionData] = {}
         self.size_bytes = 0
         self.urgent = False
-        """Whether the response has an error, a diverging epoch or another replica, of which the
-        client must learn at once.
-        """
+        """Whether an error, a diverging epoch or another replica ends the wait."""
 
 
 class FetchReader:
@@ -182,9 +180,7 @@ class FetchReader:
     def _wait(
         self, pending: _PendingSteps, held_bytes: int, added_bytes: int
     ) -> Generator[Deferred[Any] | None, None, None]:
-        """Wait until the partitions are to be read again. added_bytes: appended while other
-        partitions were read.
-        """
+        """Wait for the next read. added_bytes: appended while other partitions were read."""
         response = pending.start(held_bytes)
         pending.more(added_bytes)
         try:
@@ -195,9 +191,7 @@ class FetchReader:
     def _read_in_steps(
         self, context: FetchContext, limits: FetchLimits, progress: _Progress
     ) -> Generator[None, None, None]:
-        """`_read`, in steps, of all partitions that are dirty now. Those that are read are watched
-        while the rest is read.
-        """
+        """`_read`, in steps, all dirty partitions. Those already read are watched."""
         dirty = context.fetch_set.dirty
         progress.size_bytes = 0
         wanted = tuple(dirty)
@@ -249,10 +243,9 @@ class FetchReader:
         *,
         is_woken: bool = False,
     ) -> None:
-        """One pass over dirty partitions. Partitions that are read to their end are clean and
-        watched afterwards. asked: the partitions; not `dirty` itself, which changes during the
-        pass. size_bytes: read in earlier steps of this pass. is_woken: the request has waited, so a
-        follower's fetch was counted before, as in Kafka.
+        """One pass over dirty partitions. Those read to their end are clean and watched afterwards.
+        asked: not `dirty` itself, which changes. size_bytes: read in earlier steps of this pass.
+        is_woken: a follower's fetch was counted before the wait, as in Kafka.
         """
         dirty = fetch_set.dirty
         lasts = fetch_set.lasts
@@ -347,9 +340,7 @@ class FetchReader:
         progress.outgoing[wanted] = refused(wanted, error)
 
     def _respond(self, context: FetchContext, progress: _Progress) -> FetchResponse:
-        """Build the response, with partitions grouped by topic in the order read; a full response
-        keeps the request's order.
-        """
+        """The response, grouped by topic in the order read; a full one in the request's order."""
         follows = context.fetch_set.replica_id >= 0
         if follows and self._throttle.is_active:
             sent = (
@@ -492,9 +483,7 @@ class _PendingFetch(Waiter):
             fetch_set.clear()
 
     def forget_what_moved(self) -> None:
-        """Drop the results of partitions that moved, before they are read again: an incremental
-        response has only what is new by then.
-        """
+        """Drop the results of partitions that moved, since they are read again."""
         if not self._context.full:
             for partition in self._context.fetch_set.dirty:
                 self._progress.outgoing.pop(partition, None)

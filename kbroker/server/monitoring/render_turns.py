@@ -1,8 +1,8 @@
-"""Who may render now: all scrapes together have a share of the loop's time.
+"""Lets scrapes take turns in rendering: all of them together have a share of the loop's time.
 
-Each piece of a scrape is a slice of a millisecond, one slice at a time whoever asks, and after it
-the loop has three times as long for its clients. Ten scrapers that never pause cost no more than
-one, and wait longer for their answers.
+A scrape is rendered in slices of a millisecond. Slices of different scrapes never overlap, and
+after each one the loop has three times as long for its clients. Ten scrapers that never pause cost
+no more than one, but wait longer for their responses.
 """
 
 from __future__ import annotations
