@@ -73,9 +73,9 @@ class KafkaReader(Portable, DataSourceReader):
         end = resolved(self._options.ending, topics, "endingOffsets")
         return [InputPartition(each) for each in ranges(start, end, topics)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """See `read_range`."""
-        return _read(self._options, partition)
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """See `read_range`. partition: None in the one task that Spark runs if there are none."""
+        return iter(()) if partition is None else _read(self._options, partition)
 
 
 class KafkaStreamReader(Portable, DataSourceStreamReader):

@@ -73,6 +73,14 @@ def test_a_batch(kafka_broker: EmbeddedBroker, topic: str) -> None:
     assert [int(row["value"]) for row in rows(reader, reader.partitions())] == [1, 2, 3, 4]
 
 
+def test_a_batch_with_nothing_to_read(kafka_broker: EmbeddedBroker, topic: str) -> None:
+    """Spark runs one task then, without a partition."""
+    given = values(kafka_broker, topic)
+    reader = KafkaReader(source_options(given, is_stream=False))
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []
+
+
 def test_a_timestamp_that_spark_cannot_have(kafka_broker: EmbeddedBroker, topic: str) -> None:
     servers = kafka_broker.bootstrap_servers
     largest = (2**63 - 1) // 1000
