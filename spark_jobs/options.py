@@ -24,10 +24,11 @@ from .errors import JobError
 
 PREFIXES: Final = ("kafka.", "spark.")
 _SECRET = re.compile(
-    r"password|secret|jaas|credential|\btoken\b|keystore\.key|azure\.(account\.key|sas)\."
-    r"|(private|encryption)\.key\b|client-provided-key",
+    r"password|secret|jaas|credential|token(?!\.endpoint\.url)|access\.?key|keystore\.key"
+    r"|azure\.(account\.key|sas)\.|(private|encryption)\.key\b|client-provided-key",
     re.IGNORECASE,
 )
+"""In names: at least what Spark hides in its logs (`spark.redaction.regex`)."""
 _REMOTE_TOKEN = re.compile(r";\s*token=", re.IGNORECASE)
 """In the address of a Spark Connect server."""
 _REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")

@@ -51,6 +51,7 @@ def test_options_of_kafka_and_spark_pass() -> None:
         "--spark.driver.memory=1g",
         *("--conf", "spark.remote=sc://host:15002/;use_ssl=true"),
         *("--conf", "spark.io.encryption.keySizeBits=256"),
+        *("--kafka.sasl.oauthbearer.token.endpoint.url", "https://id/token"),
     )
     assert found == {
         "kafka.security.protocol": "SASL_SSL",
@@ -60,6 +61,7 @@ def test_options_of_kafka_and_spark_pass() -> None:
         "spark.driver.memory": "1g",
         "spark.remote": "sc://host:15002/;use_ssl=true",
         "spark.io.encryption.keySizeBits": "256",
+        "kafka.sasl.oauthbearer.token.endpoint.url": "https://id/token",
         "subscribe": "t",
     }
 
@@ -84,6 +86,9 @@ def test_options_of_kafka_and_spark_pass() -> None:
         (("--conf", "spark.hadoop.fs.azure.sas.c.a.blob.core.windows.net=x"), "in `ps`"),
         (("--conf", "spark.hadoop.fs.s3a.encryption.key=x"), "in `ps`"),
         (("--conf", "spark.remote=sc://host:15002/;use_ssl=true;token=x"), "in `ps`"),
+        (("--conf", "spark.executorEnv.AWS_SESSION_TOKEN=x"), "in `ps`"),
+        (("--conf", "spark.executorEnv.AWS_ACCESSKEY=x"), "in `ps`"),
+        (("--spark.kubernetes.authenticate.oauthToken=x",), "in `ps`"),
         (("--kafka.ssl.keystore.password", "${env:NONE}"), "no environment variable NONE"),
         (("--kafka.sasl.jaas.config", "${file:/no/such}"), "/no/such: No such file"),
     ],

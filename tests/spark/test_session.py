@@ -21,6 +21,11 @@ SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": "hidden-1",
     "spark.sql.catalog.lake.token": "hidden=2 # \\ \u00e9 \U0001f600",
     "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net": "hidden-3",
+    "spark.executorEnv.AWS_SESSION_TOKEN": "hidden-4",
+    "spark.kubernetes.authenticate.oauthToken": "hidden-5",
+    "spark.yarn.appMasterEnv.REGISTRY_TOKEN": "hidden-6",
+    "spark.hadoop.fs.s3a.access.key": "hidden-7",
+    "spark.executorEnv.AccessKey": "hidden-8",
 }
 SUBMIT = f"""#!{sys.executable}
 import json, os, sys
@@ -80,6 +85,11 @@ def test_secrets_are_no_arguments_of_java(tmp_path: Path) -> None:
         "spark.sql.catalog.lake.token=hidden\\u003d2\\u0020\\u0023\\u0020\\u005c\\u0020\\u00e9"
         "\\u0020\\ud83d\\ude00",
         "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net=hidden-3",
+        "spark.executorEnv.AWS_SESSION_TOKEN=hidden-4",
+        "spark.kubernetes.authenticate.oauthToken=hidden-5",
+        "spark.yarn.appMasterEnv.REGISTRY_TOKEN=hidden-6",
+        "spark.hadoop.fs.s3a.access.key=hidden-7",
+        "spark.executorEnv.AccessKey=hidden-8",
     ]
     assert "did not start" in said and "hidden" not in said
     assert not Path(path).parent.exists()
