@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jobs import session
 from spark_jobs.errors import JobError
-from spark_jobs.session import SUBMIT_ARGUMENTS, _without_secrets, shuffle_partitions
+from spark_jobs.session import SUBMIT_ARGUMENTS, _without_secrets, open_session, shuffle_partitions
 from tests.test_project import ROOT
 
 SECRETS = {
@@ -141,6 +142,23 @@ def test_without_a_new_java_settings_go_through_the_connection(
     with _without_secrets(SECRETS | more, tmp_path) as shown:
         assert shown == SECRETS | more
         assert SUBMIT_ARGUMENTS not in os.environ and not list(tmp_path.iterdir())
+
+
+def test_under_spark_submit_java_may_have_ended_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the job says stays, and not what stopping the session says then."""
+
+    def stop() -> None:
+        raise ConnectionRefusedError("Answer from Java side is empty")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(session, "_session", lambda name, settings: SimpleNamespace(stop=stop))
+    with open_session("job"):
+        pass
+    with pytest.raises(JobError, match="the job's own words"), open_session("job"):
+        raise JobError("the job's own words")
 
 
 @pytest.mark.parametrize(("value", "tasks"), [("8", 8), (16, 16), ("auto", 200), ("", 200)])
