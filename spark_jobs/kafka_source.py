@@ -74,7 +74,7 @@ SOURCE_OPTIONS: Final = (
         "SIZE",
         check=parse_size,
     ),
-    Option("minOffsetsPerTrigger", "wait for N records", "N", check=parse_count),
+    Option("minOffsetsPerTrigger", "with --every: wait for N records", "N", check=parse_count),
     Option("maxTriggerDelay", "but for no longer than this (default: 15m)", "TIME"),
     Option("minPartitions", "read with at least N tasks", "N", check=parse_count),
     Option("maxRecordsPerPartition", "at most N records a task", "N", check=parse_count),
@@ -86,13 +86,32 @@ SOURCE_OPTIONS: Final = (
     Option("fetchOffset.retryIntervalMs", "wait before a retry", "MS", check=parse_count),
 )
 
+_WAITING: Final = ("minOffsetsPerTrigger", "maxTriggerDelay")
+"""They make a batch wait. The query of a job that ends by itself takes that for the end of what
+there is.
+"""
+
 _TO_SPARK: Final = frozenset(option.name for option in SOURCE_OPTIONS) - {
     *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "maxBytesPerTrigger"),
 }
 
 
 def source_options(values: Mapping[str, str]) -> dict[str, str]:
-    """Those of a job's values that go to the source as they are."""
+    """Those of a job's values that go to the source as they are. Raises JobError for limits of a
+    batch that contradict each other or the schedule.
+    """
+    for name in _WAITING:
+        if name in values and "trigger" not in values:
+            raise JobError(
+                f"--{name} needs --every: a job that copies what there is now, then ends, would "
+                "not copy the last records"
+            )
+    fewest, most = values.get("minOffsetsPerTrigger"), values.get("maxOffsetsPerTrigger")
+    if fewest is not None and most is not None and int(fewest) > int(most):
+        raise JobError(
+            f"--minOffsetsPerTrigger {fewest} is more than --maxOffsetsPerTrigger {most}: no batch "
+            "would ever have enough records"
+        )
     return {
         name: value
         for name, value in values.items()
@@ -142,12 +161,15 @@ def subscription(values: Mapping[str, str]) -> Subscription:
 
 
 def record_limit(options: Mapping[str, str], max_bytes: int, view: ClusterView) -> int:
-    """Records of a batch: as given, else as many as have about max_bytes in the brokers' logs."""
+    """Records of a batch: as given, else as many as have about max_bytes in the brokers' logs, but
+    no fewer than a batch must have.
+    """
     if "maxOffsetsPerTrigger" in options:
         return int(options["maxOffsetsPerTrigger"])
+    fewest = int(options.get("minOffsetsPerTrigger", 0))
     if view.record_bytes is None:
-        return DEFAULT_RECORDS
-    return max(FEWEST_RECORDS, int(max_bytes / view.record_bytes))
+        return max(fewest, DEFAULT_RECORDS)
+    return max(fewest, FEWEST_RECORDS, int(max_bytes / view.record_bytes))
 
 
 def read_stream(

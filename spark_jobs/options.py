@@ -15,7 +15,7 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,14 +24,20 @@ from .errors import JobError
 
 PREFIXES: Final = ("kafka.", "spark.")
 _SECRET = re.compile(
-    r"password|secret|jaas|credential|\btoken\b|keystore\.key|azure\.(account\.key|sas)\."
-    r"|(private|encryption)\.key\b|client-provided-key",
+    r"password|secret|jaas|credential|token(?!\.endpoint\.url)|access\.?key|keystore\.key"
+    r"|azure\.(account\.key|sas)\.|(private|encryption)\.key\b|client-provided-key",
     re.IGNORECASE,
 )
+"""In names: at least what Spark hides in its logs (`spark.redaction.regex`)."""
 _REMOTE_TOKEN = re.compile(r";\s*token=", re.IGNORECASE)
 """In the address of a Spark Connect server."""
 _REFERENCE = re.compile(r"\$\{(env|file):([^}:]+)(?::([^}]+))?\}")
-_PROPERTY = re.compile(r"\s*((?:\\.|[^=:\s\\])+)\s*(?:[=:]\s*|\s+|$)(.*)")
+_PROPERTY = re.compile(
+    r"((?:\\.|[^=: \t\f\\])*)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|$)((?:\\.|[^\\])*?)[ \t\f]*",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _NAME_IN_YAML = re.compile(r"'[\w!-]{2,}'")
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
@@ -163,7 +169,10 @@ def read_file(path: str, names: Mapping[str, str]) -> dict[str, str]:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise JobError(f"--config {path}: {reason}") from error
     is_yaml = path.endswith((".yaml", ".yml"))
-    pairs = parse_yaml(text, path) if is_yaml else parse_properties(text)
+    try:
+        pairs = parse_yaml(text, path) if is_yaml else parse_properties(text)
+    except ValueError as error:
+        raise JobError(f"--config {path}: {error}") from error
     values = {}
     for name, value in pairs.items():
         if name not in names and not name.startswith(PREFIXES):
@@ -173,17 +182,55 @@ def read_file(path: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties: `name=value`, `name: value`, comments, lines that go on behind a `\\`."""
-    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*", r"\1", text)
+    """Java's properties: `name=value`, `name: value`, comments, lines that go on behind a `\\`,
+    escapes. Unlike Java's, a value does not keep white space at its end unless it is escaped.
+    Raises ValueError with the number of the line, without what is in it.
+    """
     values = {}
-    for line in joined.splitlines():
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
-            continue
-        match = _PROPERTY.match(line)
-        if match is not None:
-            name, value = (re.sub(r"\\(.)", r"\1", part) for part in match.groups())
-            values[name] = value.strip()
+    for number, line in _logical_lines(text):
+        match = _PROPERTY.fullmatch(line)
+        assert match is not None  # no line ends with half an escape
+        try:
+            name, value = map(_unescaped, match.groups())
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        values[name] = value
     return values
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that are neither empty nor comments, with those that go on joined, and the number of
+    the first one of each.
+    """
+    first, waiting = 0, ""
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        stripped = line.lstrip(" \t\f")
+        if not first:
+            if not stripped or stripped[0] in "#!":
+                continue
+            first = number
+        waiting += stripped
+        if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
+            waiting = waiting[:-1]
+        else:
+            if waiting:
+                yield first, waiting
+            first, waiting = 0, ""
+    if waiting:
+        yield first, waiting
+
+
+def _unescaped(text: str) -> str:
+    """Raises ValueError."""
+    found = _ESCAPE.sub(lambda match: _character(match[1]), text)
+    # Two escapes may be the halves of one character.
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _character(escape: str) -> str:
+    if escape == "u":
+        raise ValueError("\\u needs four hex digits, and a backslash itself is written \\\\")
+    return chr(int(escape[1:], 16)) if len(escape) > 1 else _ESCAPED.get(escape, escape)
 
 
 def parse_yaml(text: str, path: str) -> dict[str, str]:
@@ -247,7 +294,10 @@ def expand(name: str, value: str, environment: Mapping[str, str]) -> str:
             raise JobError(f"{name}: {target}: {reason}") from error
         if key is None:
             return text.strip()
-        properties = parse_properties(text)
+        try:
+            properties = parse_properties(text)
+        except ValueError as error:
+            raise JobError(f"{name}: {target}: {error}") from error
         if key not in properties:
             raise JobError(f"{name}: {target} has no key {key}")
         return properties[key]

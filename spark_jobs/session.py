@@ -59,7 +59,7 @@ def open_session(
             try:
                 yield spark
             finally:
-                spark.stop()
+                _stop(spark)
         return
     folder = tempfile.mkdtemp(prefix="spark-jobs-")
     own = _local_settings(given)

@@ -6,6 +6,7 @@ are its own, so they are passed on as they are.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Final
@@ -41,7 +42,15 @@ SPARK_CONF_EPILOG = """
 Examples:
   kbroker spark-conf
   kbroker spark-conf --packages
+  kbroker spark-conf --format delta
 """
+
+
+class TableFormat(StrEnum):
+    """The formats of tables that the pack knows, without importing it."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 def run_pack(arguments: list[str], program: str) -> int:
@@ -72,8 +81,14 @@ def print_spark_conf(
         bool, typer.Option("--packages", help="Only the packages' coordinates.")
     ] = False,
     submit: Annotated[bool, typer.Option("--submit", help="As arguments of spark-submit.")] = False,
+    table_format: Annotated[
+        TableFormat | None,
+        typer.Option("--format", help="For jobs that write tables of this format."),
+    ] = None,
 ) -> None:
     """Print packages and options for the installed pyspark."""
     chosen = {"--packages": packages, "--submit": submit}
     options = [option for option, is_given in chosen.items() if is_given]
+    if table_format is not None:
+        options += ["--format", table_format.value]
     raise typer.Exit(run_pack(["spark-conf", *options], "kbroker"))

@@ -79,12 +79,15 @@ def source_options(given: Mapping[str, str], *, is_stream: bool) -> SourceOption
         raise JobError("maxOffsetsPerTrigger is for streams: give endingOffsets")
     topics, pattern, partitions = _subscription(values)
     try:
+        starting = _moment("startingOffsets", values.get("startingOffsets", "earliest"))
+        if not is_stream:
+            _check_start(starting)
         return SourceOptions(
             values["kafka.bootstrap.servers"],
             topics,
             pattern,
             partitions,
-            _moment("startingOffsets", values.get("startingOffsets", "earliest")),
+            starting,
             _moment("endingOffsets", values.get("endingOffsets", "latest")),
             parse_boolean(values.get("failOnDataLoss", "true")),
             parse_count(values.get("maxOffsetsPerTrigger", str(DEFAULT_MAX_OFFSETS))),
@@ -135,6 +138,21 @@ def _moment(name: str, text: str) -> int | Offsets:
     if any(offset < lowest for each in found.values() for offset in each.values()):
         raise ValueError(f"{name} {text}: an offset cannot be less than {lowest}")
     return found
+
+
+def _check_start(starting: int | Offsets) -> None:
+    """Raises ValueError where a batch read would begin at the end, as in Spark's source."""
+    if starting == LATEST:
+        raise ValueError("startingOffsets of a batch read cannot be latest: it would read nothing")
+    if isinstance(starting, int):
+        return
+    for topic, offsets in starting.items():
+        for partition, offset in offsets.items():
+            if offset == LATEST:
+                raise ValueError(
+                    f"startingOffsets of a batch read cannot be -1 (latest), as of "
+                    f"{topic}-{partition}: it would read nothing"
+                )
 
 
 def _isolation(text: str) -> bool:

@@ -38,7 +38,7 @@ def resolved(wanted: int | Offsets, topics: Topics, name: str) -> Offsets:
             elif not earliest <= offset <= latest:
                 raise JobError(
                     f"{name}: {topic}-{partition} has the offsets {earliest} to {latest}, not "
-                    f"{offset}"
+                    f"{offset}; failOnDataLoss=false takes the nearest"
                 )
             found.setdefault(topic, {})[partition] = offset
     if not isinstance(wanted, int):
@@ -47,6 +47,30 @@ def resolved(wanted: int | Offsets, topics: Topics, name: str) -> Offsets:
                 if partition not in found.get(topic, {}):
                     raise JobError(f"{name} names {topic}-{partition}, which is not read")
     return found
+
+
+def nearest(wanted: int | Offsets, topics: Topics, name: str) -> tuple[int | Offsets, list[str]]:
+    """As wanted, but offsets that a log does not have are the nearest that it has; and a clause
+    about each of them. name: of the option.
+    """
+    if isinstance(wanted, int):
+        return wanted, []
+    found: Offsets = {}
+    notes = []
+    for topic, offsets in wanted.items():
+        facts = topics.get(topic)
+        for partition, offset in offsets.items():
+            inside = offset
+            if facts is not None and partition in facts.latest and offset >= 0:
+                earliest, latest = facts.earliest[partition], facts.latest[partition]
+                inside = min(max(offset, earliest), latest)
+            if inside != offset:
+                notes.append(
+                    f"{name}: {topic}-{partition} has the offsets {earliest} to {latest}: {inside} "
+                    f"is taken instead of {offset}"
+                )
+            found.setdefault(topic, {})[partition] = inside
+    return found, notes
 
 
 def _named(wanted: Offsets, topic: str, partition: int, name: str) -> int:

@@ -21,7 +21,7 @@ from ..errors import JobError
 from ..wire.client import BlockingClient
 from ..worker import forget_archives
 from .options import SourceOptions
-from .planning import is_created_again, losses, next_end, ranges, resolved
+from .planning import is_created_again, losses, nearest, next_end, ranges, resolved
 from .records import read_range
 from .topics import open_client, topics_of
 
@@ -56,6 +56,15 @@ def _existing(client: BlockingClient, options: SourceOptions) -> Topics:
     return topics
 
 
+def _resolved(options: SourceOptions, wanted: int | Offsets, topics: Topics, name: str) -> Offsets:
+    """See `resolved`; with failOnDataLoss=false offsets that the log does not have are replaced."""
+    if not options.fails_on_data_loss:
+        wanted, notes = nearest(wanted, topics, name)
+        for note in notes:
+            logger.warning("%s; failOnDataLoss is false", note)
+    return resolved(wanted, topics, name)
+
+
 class KafkaReader(Portable, DataSourceReader):
     """`spark.read`."""
 
@@ -69,13 +78,13 @@ class KafkaReader(Portable, DataSourceReader):
             topics = _existing(client, self._options)
         finally:
             client.close()
-        start = resolved(self._options.starting, topics, "startingOffsets")
-        end = resolved(self._options.ending, topics, "endingOffsets")
+        start = _resolved(self._options, self._options.starting, topics, "startingOffsets")
+        end = _resolved(self._options, self._options.ending, topics, "endingOffsets")
         return [InputPartition(each) for each in ranges(start, end, topics)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """See `read_range`."""
-        return _read(self._options, partition)
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """See `read_range`. partition: None in the one task that Spark runs if there are none."""
+        return iter(()) if partition is None else _read(self._options, partition)
 
 
 class KafkaStreamReader(Portable, DataSourceStreamReader):
@@ -101,7 +110,9 @@ class KafkaStreamReader(Portable, DataSourceStreamReader):
         if self._initial is None:
             topics = _existing(self._connected(), self._options)
             self._ids = _ids_of(topics) | self._ids
-            self._initial = resolved(self._options.starting, topics, "startingOffsets")
+            self._initial = _resolved(
+                self._options, self._options.starting, topics, "startingOffsets"
+            )
         return self._initial
 
     def latestOffset(self) -> dict[str, Any]:

@@ -76,8 +76,11 @@ def record_batch(batch: pa.RecordBatch, columns: Sequence[tuple[int, str]]) -> p
             column = column.cast(pa.int32())
         elif name == SOURCE_TIMESTAMP:
             if pa.types.is_timestamp(column.type):
-                whole = pc.floor_temporal(column, unit="millisecond")
-                column = whole.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
+                # Arrow rounds in the local time of the column, which is that of Spark's session: it
+                # refuses an hour that comes twice, and zones that only Java knows.
+                utc = column.cast(pa.timestamp("us", "UTC"))
+                whole = pc.floor_temporal(utc, unit="millisecond")
+                column = whole.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             name = TIMESTAMP
         arrays.append(column)
         names.append(name)

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 STAGING: Final = "kbroker-staging"
 """A folder of this name has what belongs to the batch that is written, and to none before it."""
 
+ADVICE: Final = (
+    "use the checkpoint that belongs to the output; or begin anew, with a new checkpoint and a "
+    "queryName that has written nothing yet, or none"
+)
+
 Messages = Sequence[WriterCommitMessage | None]
 
 
@@ -123,6 +128,7 @@ def _driver(options: SinkOptions, query_name: str) -> QueryDriver:
     settings = QuerySettings(
         query_name,
         options.topics,
+        advice=ADVICE,
         transaction_timeout_ms=options.transaction_timeout_ms,
         has_own_numbers=not options.checkpoint,  # batchId, which may leave some out
         compression=options.compression,

@@ -21,7 +21,7 @@ from .driver import QuerySettings
 from .errors import SinkError, sink_error
 from .options import SinkCheck
 from .token_log import TokenLog, tokens_partition
-from .tokens import Token, is_written
+from .tokens import ADVICE, Token, is_written
 from .topics import TOKENS_TOPIC, check_tokens_policy, target_topic
 
 LOOK_S: Final = 10.0
@@ -87,9 +87,7 @@ def decided(query_name: str, token: Token | None, position: Position | None) -> 
         raise StartRefused(
             f"batch {batch_id} of query {query_name} is in the topic, and {position.name} has not "
             "planned it: the checkpoint is an older copy, and skipping the batch would leave out "
-            "what Spark plans for it now: use the checkpoint that belongs to the output, another "
-            "query_name, or adopt_checkpoint=True to write from here on without regard to what "
-            "the topic has"
+            f"what Spark plans for it now: {ADVICE}"
         )
     action = "is skipped, since the topic has it" if is_skipped else "is written"
     return f"{newest}; a start goes on at batch {batch_id}, which {action}"

@@ -44,7 +44,7 @@ from .map_log import map_records
 from .produce import produce
 from .runs import Run
 from .token_log import TokenLog, tokens_partition
-from .tokens import EndOffsets, Token, is_written
+from .tokens import ADVICE, EndOffsets, Token, is_written
 from .topics import TOKENS_TOPIC, prepare_map_topic, prepare_tokens_topic, target_topic
 from .transaction import Producer, TransactionalProducer
 
@@ -60,10 +60,11 @@ class QuerySettings:
 
     transaction_timeout_ms: a batch that takes longer is aborted by the broker. batch_retries: how
     often a batch is begun again. adopt_checkpoint: see `tokens.is_written`, until a batch of the
-    checkpoint is written. has_own_numbers: batch ids are not Spark's but rise as the user likes;
-    one that is not above the newest is written already. commit_group: a consumer group to which the
-    source's end offsets are committed in each transaction. map_topic: gets the offset map of each
-    batch, in its transaction; None for no map.
+    checkpoint is written. advice: what to do about a checkpoint that does not fit. has_own_numbers:
+    batch ids are not Spark's but rise as the user likes; one that is not above the newest is
+    written already. commit_group: a consumer group to which the source's end offsets are committed
+    in each transaction. map_topic: gets the offset map of each batch, in its transaction; None for
+    no map.
     """
 
     query_name: str
@@ -71,6 +72,7 @@ class QuerySettings:
     transaction_timeout_ms: int = 600_000
     batch_retries: int = 3
     adopt_checkpoint: bool = False
+    advice: str = ADVICE
     has_own_numbers: bool = False
     commit_group: str | None = None
     tokens_topic: str = TOKENS_TOPIC
@@ -272,6 +274,7 @@ class QueryDriver:
             is_adopted=settings.adopt_checkpoint and self._adopted_id != wanted.query_id,
             # This driver's commit, whose answer was lost; or another driver had the batch too.
             is_new=self._has_begun and token != self._found,
+            advice=settings.advice,
         )
         if not self._has_begun:
             self._has_begun, self._found = True, token

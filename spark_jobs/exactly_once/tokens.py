@@ -19,6 +19,12 @@ from .errors import SinkError
 TOKEN_VERSION: Final = 1
 CLAIM_SEPARATOR: Final = "/claim/"
 
+ADVICE: Final = (
+    "use the checkpoint that belongs to the output, another query_name, or adopt_checkpoint=True "
+    "to write from here on without regard to what the topic has"
+)
+"""Of `kafka_sink`, where checkpoint and topic do not fit together."""
+
 EndOffsets = Mapping[str, Mapping[int, int]]
 """By topic and partition: where a batch ends in its source, exclusive."""
 
@@ -112,6 +118,7 @@ def is_written(
     query_name: str,
     is_adopted: bool,
     is_new: bool = False,
+    advice: str = ADVICE,
 ) -> bool:
     """Whether the batch is in the topic already, so that it must be skipped. Spark repeats only the
     newest batch of its checkpoint, with the end offsets that it had, so that is one whose number
@@ -120,9 +127,9 @@ def is_written(
     token: the newest one of the transactional id. wanted: the token that the batch is to have.
     is_adopted: a checkpoint that the token does not belong to, or belongs to with a gap, is
     accepted. is_new: the token was committed after this driver began the batch. Raises SinkError if
-    token and checkpoint do not tell one story.
+    token and checkpoint do not tell one story, with the advice.
     """
-    contradiction = _contradiction(token, wanted, query_name, is_new=is_new)
+    contradiction = _contradiction(token, wanted, query_name, advice, is_new=is_new)
     if contradiction is None:
         return token is not None and token.batch_id == wanted.batch_id
     if is_adopted:
@@ -131,13 +138,9 @@ def is_written(
 
 
 def _contradiction(
-    token: Token | None, wanted: Token, query_name: str, *, is_new: bool
+    token: Token | None, wanted: Token, query_name: str, advice: str, *, is_new: bool
 ) -> str | None:
     """What does not fit together and what to do, in one line; None if it fits."""
-    advice = (
-        "use the checkpoint that belongs to the output, another query_name, or "
-        "adopt_checkpoint=True to write from here on without regard to what the topic has"
-    )
     batch_id = wanted.batch_id
     if token is None:
         if batch_id == 0:

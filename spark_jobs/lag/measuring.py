@@ -105,12 +105,16 @@ def _notes(position: Position, topics: dict[str, TopicFacts]) -> tuple[str, ...]
     known = {topic: each for topic, each in position.known.items() if topic in topics}
     notes += [finding.text for finding in check_topics(known, read, topics)]
     if not position.offsets:
-        notes.append(
-            "no batch is committed yet"
-            if position.kind == "checkpoint"
-            else "the group has committed no offsets"
-        )
+        notes.append(_why_without_offsets(position))
     return tuple(notes)
+
+
+def _why_without_offsets(position: Position) -> str:
+    if position.kind == "group":
+        return "the group has committed no offsets"
+    if position.batch_id is None or position.batch_id < 0:
+        return "no batch is committed yet"
+    return "its newest batch has no offsets of Kafka: its sources are others, or read no topic yet"
 
 
 def waiting_since_ms(client: BlockingClient, place: TopicPartition, offset: int) -> int | None:

@@ -41,15 +41,19 @@ class QueryLag:
     notes: tuple[str, ...] = ()
 
     @property
-    def lag(self) -> int:
-        """The sum over the partitions."""
-        return sum(each.lag for each in self.partitions)
+    def lag(self) -> int | None:
+        """The sum over the partitions; None without one, which is no sign that all is read."""
+        return sum(each.lag for each in self.partitions) if self.partitions else None
 
     @property
     def seconds_behind(self) -> float | None:
         """Of the partition furthest behind; None if that is not known."""
         known = [each.seconds_behind for each in self.partitions]
-        return None if None in known else max((each for each in known if each), default=0.0)
+        return (
+            None
+            if None in known or not known
+            else max((each for each in known if each), default=0.0)
+        )
 
 
 @dataclass(frozen=True, slots=True)

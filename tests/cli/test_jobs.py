@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.cli import jobs
 from spark_jobs.java import java_problem
+from spark_jobs.lake.formats import FORMATS
 from tests.cli.conftest import Cli
 
 
@@ -50,6 +51,10 @@ def test_spark_conf(cli: Cli) -> None:
     assert cli("spark-conf", "--packages").out.startswith("org.apache.spark:spark-sql-kafka-0-10_")
     assert "spark.jars.packages " in cli("spark-conf").out
     assert "--packages " in cli("spark-conf", "--submit").out
+    assert [each.value for each in jobs.TableFormat] == list(FORMATS)
+    for name, each in FORMATS.items():
+        assert cli("spark-conf", "--packages", "--format", name).out.endswith(f",{each.package}\n")
+        assert each.extension in cli("spark-conf", "--format", name).out
 
 
 def test_without_the_pack(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

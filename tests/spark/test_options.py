@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import types
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_options_of_kafka_and_spark_pass() -> None:
         "--spark.driver.memory=1g",
         *("--conf", "spark.remote=sc://host:15002/;use_ssl=true"),
         *("--conf", "spark.io.encryption.keySizeBits=256"),
+        *("--kafka.sasl.oauthbearer.token.endpoint.url", "https://id/token"),
     )
     assert found == {
         "kafka.security.protocol": "SASL_SSL",
@@ -59,6 +61,7 @@ def test_options_of_kafka_and_spark_pass() -> None:
         "spark.driver.memory": "1g",
         "spark.remote": "sc://host:15002/;use_ssl=true",
         "spark.io.encryption.keySizeBits": "256",
+        "kafka.sasl.oauthbearer.token.endpoint.url": "https://id/token",
         "subscribe": "t",
     }
 
@@ -83,6 +86,9 @@ def test_options_of_kafka_and_spark_pass() -> None:
         (("--conf", "spark.hadoop.fs.azure.sas.c.a.blob.core.windows.net=x"), "in `ps`"),
         (("--conf", "spark.hadoop.fs.s3a.encryption.key=x"), "in `ps`"),
         (("--conf", "spark.remote=sc://host:15002/;use_ssl=true;token=x"), "in `ps`"),
+        (("--conf", "spark.executorEnv.AWS_SESSION_TOKEN=x"), "in `ps`"),
+        (("--conf", "spark.executorEnv.AWS_ACCESSKEY=x"), "in `ps`"),
+        (("--spark.kubernetes.authenticate.oauthToken=x",), "in `ps`"),
         (("--kafka.ssl.keystore.password", "${env:NONE}"), "no environment variable NONE"),
         (("--kafka.sasl.jaas.config", "${file:/no/such}"), "/no/such: No such file"),
     ],
@@ -136,6 +142,60 @@ def test_references(tmp_path: Path) -> None:
 )
 def test_properties(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "key=-----BEGIN PRIVATE KEY-----\\nAb+/\\n-----END PRIVATE KEY-----\\n",
+            {"key": "-----BEGIN PRIVATE KEY-----\nAb+/\n-----END PRIVATE KEY-----\n"},
+            id="a PEM key",
+        ),
+        ("p=\\u00e4\\t\\r\\f\\q", {"p": "\u00e4\t\r\fq"}),
+        ("p=\\ud83d\\ude00 \\uD83D", {"p": "\U0001f600 \ud83d"}),
+        ("a\\u003d\\tb=1", {"a=\tb": "1"}),
+        ("# path C:\\tmp\\\nfailOnDataLoss=false", {"failOnDataLoss": "false"}),
+        ("  ! no\\\r\n a=1\rb=2\n", {"a": "1", "b": "2"}),
+        ("a=1\\\n# 2\\\n\nb=3", {"a": "1# 2", "b": "3"}),
+        ("a=1\\\\\nb=2\\", {"a": "1\\", "b": "2"}),
+        ("\\\n  a=1", {"a": "1"}),
+        ("a := b\nc = = d\ne\tf g", {"a": "= b", "c": "= d", "e": "f g"}),
+        ("a=b\x85c\u2028d\x0be", {"a": "b\x85c\u2028d\x0be"}),
+        ("a=b\\ \n=c", {"a": "b ", "": "c"}),
+        ("\\", {}),
+    ],
+)
+def test_properties_are_javas(text: str, expected: dict[str, str]) -> None:
+    javaproperties = pytest.importorskip("javaproperties")
+    assert parse_properties(text) == expected == javaproperties.loads(text)
+
+
+def test_many_texts_are_read_as_by_another_reader() -> None:
+    """But for white space at the end of values."""
+    javaproperties = pytest.importorskip("javaproperties")
+    chosen = random.Random(7)
+    parts = ["a", "b", *"=: #!\t\f\n", "\\", "\\\\", "\r\n", "\\u00e4", "\\n"]
+    for _ in range(20_000):
+        text = "".join(chosen.choices(parts, k=chosen.randrange(12)))
+        found, expected = parse_properties(text), javaproperties.loads(text)
+        assert found.keys() == expected.keys(), text
+        for name, value in expected.items():
+            rest = value[len(found[name]) :]
+            assert value == found[name] + rest and not rest.strip(" \t\f"), text
+
+
+@pytest.mark.parametrize("value", ["C:\\users\\hunter2", "\\u12", "x\\u00g0"])
+def test_escapes_that_are_none(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.properties"
+    path.write_text(f"# line\ntopics=t\nkafka.sasl.password={value}\n")
+    with pytest.raises(JobError) as raised:
+        values("--config", str(path))
+    why = r"line 3: \u needs four hex digits, and a backslash itself is written \\"
+    assert str(raised.value) == f"--config {path}: {why}"
+    with pytest.raises(JobError) as raised:
+        expand("n", f"${{file:{path}:topics}}", {})
+    assert str(raised.value) == f"n: {path}: {why}"
 
 
 def test_yaml_is_flattened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,20 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jobs import session
 from spark_jobs.errors import JobError
-from spark_jobs.session import SUBMIT_ARGUMENTS, _without_secrets, shuffle_partitions
+from spark_jobs.session import SUBMIT_ARGUMENTS, _without_secrets, open_session, shuffle_partitions
 from tests.test_project import ROOT
 
 SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": "hidden-1",
     "spark.sql.catalog.lake.token": "hidden=2 # \\ \u00e9 \U0001f600",
     "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net": "hidden-3",
+    "spark.executorEnv.AWS_SESSION_TOKEN": "hidden-4",
+    "spark.kubernetes.authenticate.oauthToken": "hidden-5",
+    "spark.yarn.appMasterEnv.REGISTRY_TOKEN": "hidden-6",
+    "spark.hadoop.fs.s3a.access.key": "hidden-7",
+    "spark.executorEnv.AccessKey": "hidden-8",
 }
 SUBMIT = f"""#!{sys.executable}
 import json, os, sys
@@ -80,6 +86,11 @@ def test_secrets_are_no_arguments_of_java(tmp_path: Path) -> None:
         "spark.sql.catalog.lake.token=hidden\\u003d2\\u0020\\u0023\\u0020\\u005c\\u0020\\u00e9"
         "\\u0020\\ud83d\\ude00",
         "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net=hidden-3",
+        "spark.executorEnv.AWS_SESSION_TOKEN=hidden-4",
+        "spark.kubernetes.authenticate.oauthToken=hidden-5",
+        "spark.yarn.appMasterEnv.REGISTRY_TOKEN=hidden-6",
+        "spark.hadoop.fs.s3a.access.key=hidden-7",
+        "spark.executorEnv.AccessKey=hidden-8",
     ]
     assert "did not start" in said and "hidden" not in said
     assert not Path(path).parent.exists()
@@ -131,6 +142,23 @@ def test_without_a_new_java_settings_go_through_the_connection(
     with _without_secrets(SECRETS | more, tmp_path) as shown:
         assert shown == SECRETS | more
         assert SUBMIT_ARGUMENTS not in os.environ and not list(tmp_path.iterdir())
+
+
+def test_under_spark_submit_java_may_have_ended_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the job says stays, and not what stopping the session says then."""
+
+    def stop() -> None:
+        raise ConnectionRefusedError("Answer from Java side is empty")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(session, "_session", lambda name, settings: SimpleNamespace(stop=stop))
+    with open_session("job"):
+        pass
+    with pytest.raises(JobError, match="the job's own words"), open_session("job"):
+        raise JobError("the job's own words")
 
 
 @pytest.mark.parametrize(("value", "tasks"), [("8", 8), (16, 16), ("auto", 200), ("", 200)])

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from spark_jobs.archive.options import archive_options
 from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
 from spark_jobs.errors import JobError
 from spark_jobs.kafka_source import (
@@ -71,6 +72,7 @@ def test_the_table_is_sparks_guide() -> None:
 def test_every_option_reaches_spark(name: str) -> None:
     values = {"subscribe": "a", name: "7"} if name != "subscribePattern" else {name: "7"}
     what = subscription(values)
+    values["trigger"] = "1 minute"
     options = {"kafka.bootstrap.servers": "b:1"} | given(what, source_options(values))
     if name == "kafka.bootstrap.servers":
         assert name not in source_options(values)
@@ -111,6 +113,36 @@ def test_a_batch_is_bounded() -> None:
     assert record_limit({}, 100, view) == FEWEST_RECORDS
     assert record_limit({}, 1_000_000, ClusterView({}, "TLS")) == DEFAULT_RECORDS
     assert record_limit({"maxOffsetsPerTrigger": "5"}, 1_000_000, view) == 5
+
+
+def test_a_batch_may_have_as_many_records_as_it_must() -> None:
+    """Spark refuses a minimum above the maximum, which it is always given."""
+    view = ClusterView({}, record_bytes=1000.0)
+    assert record_limit({"minOffsetsPerTrigger": "500000"}, 256 << 20, view) == 500_000
+    assert record_limit({"minOffsetsPerTrigger": "5"}, 256 << 20, view) == 268_435
+    unknown = ClusterView({}, "TLS")
+    assert record_limit({"minOffsetsPerTrigger": "5"}, 1000, unknown) == DEFAULT_RECORDS
+    assert record_limit({"minOffsetsPerTrigger": "2000000"}, 1000, unknown) == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"minOffsetsPerTrigger": "5"}, "--minOffsetsPerTrigger needs --every: "),
+        ({"maxTriggerDelay": "5m"}, "--maxTriggerDelay needs --every: "),
+        (
+            {"trigger": "1 minute", "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"},
+            "^--minOffsetsPerTrigger 10 is more than --maxOffsetsPerTrigger 9: ",
+        ),
+    ],
+)
+def test_limits_that_contradict_each_other(values: dict[str, str], why: str) -> None:
+    with pytest.raises(JobError, match=why):
+        source_options(values)
+    with pytest.raises(JobError, match=why):
+        archive_options({"path": "out", "subscribe": "t"} | values)
+    equal = {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "9", "maxTriggerDelay": "5m"}
+    assert source_options(equal | {"trigger": "1 minute"}) == equal
 
 
 def test_one_subscription() -> None:

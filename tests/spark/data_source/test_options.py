@@ -55,6 +55,8 @@ def test_every_option_is_read() -> None:
     assert set(texts) == set(NAMES)
     stream = {"subscribe": "a", "maxOffsetsPerTrigger": "5", "kafka.bootstrap.servers": "k:1"}
     assert source_options(stream, is_stream=True).max_offsets == 5
+    latest = VALUES | {"startingOffsets": "latest"}
+    assert source_options(latest, is_stream=True).starting == LATEST
     by_pattern = {"subscribePattern": "a.*", "kafka.bootstrap.servers": "k:1"}
     assert source_options(by_pattern, is_stream=True).pattern == "a.*"
 
@@ -70,6 +72,8 @@ def test_every_option_is_read() -> None:
         ({**VALUES, "endingOffsets": "latest"}, True, "a stream has no end"),
         ({**VALUES, "maxOffsetsPerTrigger": "4"}, False, "is for streams"),
         ({**VALUES, "endingOffsets": "earliest"}, False, "cannot be earliest"),
+        ({**VALUES, "startingOffsets": "latest"}, False, "batch read cannot be latest: it would"),
+        ({**VALUES, "startingOffsets": '{"a":{"0":3,"1":-1}}'}, False, r"\(latest\), as of a-1"),
         ({**VALUES, "startingOffsets": "first"}, True, "write earliest, latest or JSON"),
         ({**VALUES, "startingOffsets": '{"a":{"0":-3}}'}, True, "cannot be less than -2"),
         ({**VALUES, "endingOffsets": '{"a":{"0":-2}}'}, False, "cannot be less than -1"),

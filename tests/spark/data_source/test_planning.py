@@ -12,6 +12,7 @@ from spark_jobs.data_source.planning import (
     Range,
     limited,
     losses,
+    nearest,
     next_end,
     ranges,
     resolved,
@@ -41,6 +42,21 @@ def test_earliest_latest_and_offsets() -> None:
 def test_offsets_that_are_not_there(wanted: dict[str, dict[int, int]], why: str) -> None:
     with pytest.raises(JobError, match=why):
         resolved(wanted, TOPICS, "startingOffsets")
+
+
+def test_the_nearest_offsets() -> None:
+    assert nearest(LATEST, TOPICS, "s") == (LATEST, [])
+    there = {"t": {0: 10, 1: 20}, "u": {0: 5}}
+    assert nearest(there, TOPICS, "s") == (there, [])
+    relative = {"t": {0: EARLIEST, 1: LATEST, 2: 7}}
+    assert nearest(relative, TOPICS, "s") == (relative, [])
+    assert nearest({"t": {0: 9, 1: 21}}, TOPICS, "s") == (
+        {"t": {0: 10, 1: 20}},
+        [
+            "s: t-0 has the offsets 10 to 110: 10 is taken instead of 9",
+            "s: t-1 has the offsets 0 to 20: 20 is taken instead of 21",
+        ],
+    )
 
 
 def test_a_limit_is_shared_by_what_is_left() -> None:

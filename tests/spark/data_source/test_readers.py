@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,14 @@ def test_a_batch(kafka_broker: EmbeddedBroker, topic: str) -> None:
     }
     reader = KafkaReader(source_options(some, is_stream=False))
     assert [int(row["value"]) for row in rows(reader, reader.partitions())] == [1, 2, 3, 4]
+
+
+def test_a_batch_with_nothing_to_read(kafka_broker: EmbeddedBroker, topic: str) -> None:
+    """Spark runs one task then, without a partition."""
+    given = values(kafka_broker, topic)
+    reader = KafkaReader(source_options(given, is_stream=False))
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []
 
 
 def test_a_timestamp_that_spark_cannot_have(kafka_broker: EmbeddedBroker, topic: str) -> None:
@@ -158,11 +167,12 @@ def test_lost_records_are_never_passed_over(kafka_broker: EmbeddedBroker, topic:
 
 
 class Cluster:
-    """Topics as a stream reader would find them on a cluster, each with an id and its offsets."""
+    """Topics as a reader would find them on a cluster, each with an id and its offsets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topics: Topics = {}
-        monkeypatch.setattr(readers, "open_client", lambda options: None)
+        client = SimpleNamespace(close=lambda: None)
+        monkeypatch.setattr(readers, "open_client", lambda options: client)
         monkeypatch.setattr(readers, "topics_of", lambda client, options: self.topics)
 
     def put(self, topic: str, topic_id: str, *offsets: tuple[int, int]) -> None:
@@ -220,6 +230,39 @@ def test_a_topic_that_is_created_again_while_a_batch_is_planned(cluster: Cluster
     start, end = end, reader.latestOffset()
     assert planned(reader, start, end) == []
     assert planned(reader, end, reader.latestOffset()) == [Range("t", 0, 0, 50)]
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["batch", "stream"])
+def test_offsets_that_the_log_does_not_have(
+    is_stream: bool, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With failOnDataLoss=false, as Spark's source, what there is between them is read."""
+    cluster.put("t", "t", (6, 10), (0, 10))
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "subscribe": "t",
+        "startingOffsets": '{"t":{"0":0,"1":12}}',
+    }
+    if not is_stream:
+        given["endingOffsets"] = '{"t":{"0":99,"1":-1}}'
+
+    def read(**more: str) -> list[Range]:
+        options = source_options(given | more, is_stream=is_stream)
+        if not is_stream:
+            return [each.value for each in KafkaReader(options).partitions()]
+        reader = KafkaStreamReader(options)
+        return planned(reader, reader.initialOffset(), reader.latestOffset())
+
+    with pytest.raises(JobError, match="t-0 has the offsets 6 to 10, not 0; failOnDataLoss=false"):
+        read()
+    assert not caplog.records
+    assert read(failOnDataLoss="false") == [Range("t", 0, 6, 10)]
+    assert [record.message for record in caplog.records][:2] == [
+        f"startingOffsets: t-{partition} has the offsets {first} to 10: {taken} is taken instead "
+        f"of {named}; failOnDataLoss is false"
+        for partition, first, taken, named in ((0, 6, 6, 0), (1, 0, 10, 12))
+    ]
+    assert len(caplog.records) == (2 if is_stream else 3)
 
 
 def test_records_of_a_new_partition_cannot_be_lost_unnoticed(cluster: Cluster) -> None:

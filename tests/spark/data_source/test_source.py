@@ -66,6 +66,49 @@ def test_batch_and_stream(
     assert (sum(sizes), max(sizes)) == (17, 4)
 
 
+def test_batch_reads_with_nothing_to_read(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]
+) -> None:
+    from spark_jobs.data_source.source import register
+
+    register(spark)
+    topic = new_topic(2)
+    reader = spark.read.format("kbroker").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribe", topic)
+    assert reader.load().count() == 0
+    sent = [Sent(None, b"v", (), BASE_MS, n % 2) for n in range(10)]
+    ConfluentAdapter(bootstrap).produce(topic, sent, codec="none", idempotent=True)
+    offsets = f'{{"{topic}":{{"0":3,"1":5}}}}'
+    same = reader.options(startingOffsets=offsets, endingOffsets=offsets)
+    assert same.load().collect() == []
+    with pytest.raises(Exception, match="startingOffsets of a batch read cannot be latest"):
+        reader.option("startingOffsets", "latest").load().count()
+
+
+def test_a_batch_read_of_records_that_were_deleted(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str]
+) -> None:
+    """As from Spark's source: see `test_source_guide`."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    from spark_jobs.data_source.source import register
+
+    register(spark)
+    topic = new_topic(2)
+    sent = [Sent(None, b"%d" % n, (), BASE_MS, n % 2) for n in range(20)]
+    ConfluentAdapter(bootstrap).produce(topic, sent, codec="none", idempotent=True)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
+        future.result(20)
+
+    reader = spark.read.format("kbroker").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.options(subscribe=topic, failOnDataLoss="false")
+    reader = reader.option("startingOffsets", f'{{"{topic}":{{"0":0,"1":8}}}}')
+    found = sorted((row.partition, row.offset) for row in reader.load().collect())
+    assert found == [*((0, n) for n in range(6, 10)), (1, 8), (1, 9)]
+
+
 def test_batch_and_stream_writes(
     spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
 ) -> None:

@@ -50,6 +50,16 @@ def test_times_before_1970_are_rounded_down() -> None:
     assert found.column("timestamp_ms").to_pylist() == [-1]
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "GMT+02:00", "UTC+02:00", "Z", "UTC"])
+def test_times_of_any_zone(zone: str) -> None:
+    """The first three are in the hour that comes twice in Berlin, the fourth is before 1970."""
+    times = [1_729_990_800_123_456, 1_729_987_200_123_999, 1_729_994_399_999_999, -1_500, None]
+    kind = pa.timestamp("us", zone)
+    rows = pa.RecordBatch.from_arrays([pa.array(times, kind)], names=["timestamp"])
+    found = record_batch(rows, [(0, "timestamp")]).column("timestamp_ms").to_pylist()
+    assert found == [1_729_990_800_123, 1_729_987_200_123, 1_729_994_399_999, -2, None]
+
+
 def test_rows_are_read_in_the_order_of_their_tasks(tmp_path: Path) -> None:
     folder = Folder(absolute(str(tmp_path / "staged")))
     second = stage(iter([batch("c"), batch(), batch("d")]), COLUMNS, folder, 1)

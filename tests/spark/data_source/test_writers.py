@@ -29,6 +29,7 @@ from pyspark.sql.types import (  # noqa: E402  # it may be missing
 )
 
 from spark_jobs.data_source.writers import (  # noqa: E402
+    ADVICE,
     KafkaStreamWriter,
     KafkaWriter,
     Staged,
@@ -106,8 +107,9 @@ def test_a_batch_of_a_stream_is_written_once(
 def test_the_newest_token_and_the_checkpoint_tell_one_story(
     stream: KafkaStreamWriter, checkpoint: Path
 ) -> None:
-    with pytest.raises(SinkError, match=r"no batch of query id-.* was ever written"):
+    with pytest.raises(SinkError, match=r"no batch of query id-.* was ever written") as caught:
         stream.commit([], 2)
+    assert str(caught.value).endswith(f": {ADVICE}")  # and not with names of kafka_sink
     (checkpoint / "metadata").unlink()
     with pytest.raises(JobError, match="is no checkpoint that can be seen here"):
         stream.commit([], 0)

@@ -97,10 +97,11 @@ def test_what_is_wrong_with_the_topics_is_noted(cluster: GroupCluster) -> None:
         query(u={0: 7}),
         Position("group", "g", {}),
         Position("checkpoint", "/new", {}, batch_id=-1),
+        Position("checkpoint", "/files", {}, batch_id=41),
         Position("checkpoint", "/cp", {"u": {0: 0}}, known={"u": TopicFacts("ff", {}, {})}),
     ]
     found = measure(cluster.client(), positions, NOW_MS)
-    assert [each.notes for each in found[:5]] == [
+    assert [each.notes for each in found[:6]] == [
         ("topic t was truncated: 1 offset was deleted unread",),
         ("topic gone does not exist any more",),
         (
@@ -109,6 +110,8 @@ def test_what_is_wrong_with_the_topics_is_noted(cluster: GroupCluster) -> None:
         ),
         ("the group has committed no offsets",),
         ("no batch is committed yet",),
+        ("its newest batch has no offsets of Kafka: its sources are others, or read no topic yet",),
     ]
+    assert [each.lag for each in found] == [4, None, 0, None, None, None, 0]
     assert (found[0].lag, found[0].seconds_behind) == (4, 30.0)
     assert (found[2].lag, found[2].partitions[0].offset) == (0, 7)
