@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -157,7 +158,8 @@ class TopicSource:
             return None
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
         rows = (
-            reader.option("subscribe", self.topic)
+            # With subscribe, Spark fails once the topic has got a partition without offsets here.
+            reader.option("assign", json.dumps({self.topic: sorted(ends)}))
             .option("startingOffsets", format_offsets({self.topic: dict(starts)}))
             .option("endingOffsets", format_offsets({self.topic: dict(ends)}))
             .option("kafka.isolation.level", "read_committed")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_jobs.archive import ArchiveOptions, archive
-from spark_jobs.copying.targets import create_target
+from spark_jobs.copying.targets import add_partitions, create_target
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.progress import BatchProgress, Reporter
 from spark_jobs.restore import slices, sources
@@ -176,6 +176,31 @@ def test_a_whole_topic_keeps_its_offsets_at_a_pace(
         assert time.monotonic() - began_s >= 2.0 * (batches - 1)
         assert (report.rows, report.batches, report.are_offsets_kept) == (60, batches, True)
         assert records_of(bootstrap, options.to_topic, PARTITIONS) == expected
+
+
+def test_a_partition_that_the_source_gets_meanwhile_is_for_the_next_run(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    fill(bootstrap, topic, range(40), 2)
+    options = RestoreOptions(f"{topic}-copy", bootstrap, topic=topic, max_offsets=20)
+    client = BlockingClient(ClusterAddress(bootstrap))
+
+    class Growing(Reporter):
+        def show(self, name: str, batch: BatchProgress, files: int) -> None:
+            if batch.batch_id == 0:
+                add_partitions(client, topic, 3)
+                fill(bootstrap, topic, range(40, 43), 3)
+
+    report = restore(spark, options, reporter=Growing("none"))
+    assert (report.rows, report.batches, report.is_whole) == (40, 2, True)
+    with pytest.raises(JobError, match="has 2 partitions, the source 3: add partitions"):
+        restore(spark, options)
+    add_partitions(client, options.to_topic, 3)
+    client.close()
+    report = restore(spark, options)
+    assert (report.rows, report.are_offsets_kept) == (3, True)
+    assert records_of(bootstrap, options.to_topic, 3) == records_of(bootstrap, topic, 3)
 
 
 def test_mistakes(spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:
