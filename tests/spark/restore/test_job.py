@@ -214,6 +214,7 @@ def test_mistakes(spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_
         (RestoreOptions("x", bootstrap, topic="absent"), "topic absent does not exist"),
         (RestoreOptions("x", bootstrap, archive=str(tmp_path)), "is no archive"),
         (RestoreOptions(appended, bootstrap, topic=topic), "replaces the times of records"),
+        (RestoreOptions(topic, bootstrap, topic=topic), "would be replayed into itself"),
         (RestoreOptions(new_topic(1), bootstrap, topic=topic), "has 1 partition, the source 2"),
         (
             RestoreOptions("x", bootstrap, topic=topic, ending={topic: {0: 9}}),
