@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_jobs.archive import ArchiveOptions, archive
+from spark_jobs.compact.job import compact
+from spark_jobs.compact.options import CompactOptions
 from spark_jobs.copying.targets import add_partitions, create_target
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.progress import BatchProgress, Reporter
 from spark_jobs.restore import slices, sources
 from spark_jobs.restore.job import describe_check, restore
-from spark_jobs.restore.options import RestoreOptions
+from spark_jobs.restore.options import OffsetsWanted, RestoreOptions
 from spark_jobs.verify.job import TopicSide, VerifyOptions, verify_frame
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from tests.spark.copying.records import (
@@ -120,6 +122,46 @@ def test_an_archive_into_a_topic_that_has_records(
             spark,
             RestoreOptions(copy, bootstrap, topic=topic, query_name=options.name),
         )
+
+
+@pytest.mark.parametrize("wanted", ["keep", "map"])
+def test_files_that_were_deleted_before_they_were_restored(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    wanted: OffsetsWanted,
+) -> None:
+    """By `compact --retention`, behind a run that was stopped: each message says what helps."""
+    topic = new_topic(1)
+    out = str(tmp_path / "out")
+    for numbers in (range(300), range(300, 330)):  # retention leaves the files of the last batch
+        fill(bootstrap, topic, numbers, 1)
+        archive(spark, ArchiveOptions(output=out, bootstrap_servers=bootstrap, subscribe=topic))
+    options = RestoreOptions(
+        f"{topic}-copy", bootstrap, archive=out, max_offsets=66, offsets=wanted
+    )
+    reporter = StopAfter(1)
+    assert restore(spark, options, reporter=reporter, stop=reporter.stop).rows == 66
+    # The files of the first two days: of 11 records, then of 144.
+    now_ms = time.time_ns() // 1_000_000
+    old_ms = BASE_MS + 160 * STEP_MS
+    deleting = CompactOptions(out, retention_ms=now_ms - old_ms)
+    assert compact(None, deleting, now_ms).deleted_records == 155
+
+    with pytest.raises(StartRefused, match=r"89 offsets of archive .* were deleted") as raised:
+        restore(spark, options)
+    if wanted == "keep":
+        assert str(raised.value).endswith("restore to another topic with --offsets map")
+        options = replace(options, to_topic=f"{topic}-again", offsets="map")
+    else:
+        assert str(raised.value).endswith("--failOnDataLoss false goes on behind them")
+        options = replace(options, fail_on_data_loss=False)
+    report = restore(spark, options)
+    assert (report.rows, report.is_whole) == (330 - 155, True)
+    (copied,) = records_of(bootstrap, options.to_topic, 1)
+    (expected,) = records_of(bootstrap, topic, 1)
+    assert content(copied)[-175:] == content(expected)[155:]
 
 
 def test_a_topic_with_transactions_is_replayed(
