@@ -117,7 +117,7 @@ class AggregateRule:
                 raise JobError(
                     f"group {group.name} of {topic}-{partition} at offset {offset} is not UTF-8, "
                     "and in JSON other groups would get the same key: group by its bytes, as with "
-                    f'--groupBy "id=hex({group.expression})"'
+                    '--groupBy "id=hex(key)"'
                 )
         return Counts(read, add_up(late)), newest_ms
 
