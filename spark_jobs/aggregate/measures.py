@@ -69,7 +69,7 @@ def parse_groups(text: str) -> tuple[Group, ...]:
         named = _NAMED.fullmatch(item)
         if named is not None:
             groups.append(Group(named[1], named[2].strip()))
-        elif _PATH.fullmatch(item):
+        elif is_path(item):
             groups.append(Group(item.rpartition(".")[2], item))
         else:
             raise ValueError(f"{item}: give it a name, as in name={item}")
@@ -93,6 +93,11 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
         raise ValueError("write at least one, such as orders=count(*)")
     _check_names([measure.name for measure in measures])
     return tuple(measures)
+
+
+def is_path(expression: str) -> bool:
+    """Whether it only names a column, or a field of one."""
+    return _PATH.fullmatch(expression) is not None
 
 
 def split(text: str) -> list[str]:

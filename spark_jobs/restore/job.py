@@ -42,7 +42,7 @@ from .options import EARLIEST, RestoreOptions
 from .plan import Found, Plan, decide
 from .report import CopyReport
 from .slices import Slice, counted_slices, timed_slices
-from .sources import Source, periods_of, source_of
+from .sources import Source, periods_of, refuse_itself, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,8 +68,7 @@ def describe_check(options: RestoreOptions) -> str:
     address = ClusterAddress(options.bootstrap_servers, retry_timeout_s=LOOK_S)
     client = BlockingClient(address)
     try:
-        target = find_target(client, options.to_topic)
-        notes = [] if target is None else check_target(client, target, _count(source))
+        target, notes = _target(options, source, client)
         token = newest_token(client, options.name)
         starts = _wanted_starts(options, source, None)
         plan = decide(_found(options, source, target, token, starts, client))
@@ -144,6 +143,19 @@ def _count(source: Source) -> int:
     return max(source.ends) + 1
 
 
+def _target(
+    options: RestoreOptions, source: Source, client: BlockingClient
+) -> tuple[TargetTopic | None, list[str]]:
+    """The target if it exists, with notes. Raises JobError or StartRefused if the source cannot be
+    copied to it.
+    """
+    target = find_target(client, options.to_topic)
+    if target is None:
+        return None, []
+    refuse_itself(source, client, target.name)
+    return target, check_target(client, target, _count(source))
+
+
 def _opened(
     spark: SparkSession,
     options: RestoreOptions,
@@ -156,8 +168,7 @@ def _opened(
     """
     token = driver.newest_token()
     starts = _wanted_starts(options, source, spark if token is None else None)
-    target = find_target(client, options.to_topic)
-    notes = [] if target is None else check_target(client, target, _count(source))
+    target, notes = _target(options, source, client)
     plan = decide(_found(options, source, target, token, starts, client))
     is_kept = plan.keeper_id is not None
     if plan.may_keep:

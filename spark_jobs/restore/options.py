@@ -70,6 +70,12 @@ _TARGET: Final = (
         check=parse_size,
     ),
     Option("queryName", "one run, one name (default: the job and the target topic)", "NAME"),
+    Option(
+        "failOnDataLoss",
+        "false: go on where offsets were deleted unread (default: true)",
+        "true|false",
+        check=parse_boolean,
+    ),
 )
 
 RESTORE_OPTIONS: Final = (
@@ -94,12 +100,6 @@ REPLAY_OPTIONS: Final = (
         "the end (exclusive): Spark's JSON, -1 for that of now",
         "JSON",
         check=_offsets,
-    ),
-    Option(
-        "failOnDataLoss",
-        "false: go on where offsets were deleted unread (default: true)",
-        "true|false",
-        check=parse_boolean,
     ),
     *_TARGET,
 )

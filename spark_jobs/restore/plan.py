@@ -108,8 +108,13 @@ def _kept(found: Found, keeper_id: int) -> Plan:
                 f"{position}) is not of query {found.query_name}: another producer wrote to it, so "
                 "offsets cannot be kept any more; restore to an empty topic"
             )
-    notes = _missing(found, positions)
-    return Plan(positions, keeper_id=keeper_id, notes=notes)
+    lost = _lost(found, positions)
+    if lost:
+        raise StartRefused(
+            f"{lost}, and offsets cannot be kept behind a gap: restore to another topic with "
+            "--offsets map"
+        )
+    return Plan(positions, keeper_id=keeper_id)
 
 
 def _continued(found: Found, token: Token) -> Plan:
@@ -131,21 +136,20 @@ def _continued(found: Found, token: Token) -> Plan:
             f"{found.target_topic} has none of it: the topic was deleted or created again. Name "
             "another --queryName to write it from the beginning"
         )
-    notes = _missing(found, positions)
+    lost = _lost(found, positions)
+    if lost and found.fail_on_data_loss:
+        raise StartRefused(f"{lost}. --failOnDataLoss false goes on behind them")
     firsts = {p: max(position, found.firsts.get(p, 0)) for p, position in positions.items()}
-    return Plan(firsts, token.batch_id + 1, notes=notes)
+    return Plan(firsts, token.batch_id + 1, notes=(lost,) if lost else ())
 
 
-def _missing(found: Found, positions: Mapping[int, int]) -> tuple[str, ...]:
-    """Notes on offsets that the source has lost since. Raises StartRefused unless it is wanted."""
+def _lost(found: Found, positions: Mapping[int, int]) -> str:
+    """What the source has lost since, in words; empty for nothing."""
     lost = sum(
         max(found.firsts.get(partition, 0) - position, 0)
         for partition, position in positions.items()
         if position < found.ends[partition]
     )
     if not lost:
-        return ()
-    text = f"{counted(lost, 'offset')} of {found.source} were deleted before they were written"
-    if found.fail_on_data_loss:
-        raise StartRefused(f"{text}. --failOnDataLoss false goes on behind them")
-    return (text,)
+        return ""
+    return f"{counted(lost, 'offset')} of {found.source} were deleted before they were written"

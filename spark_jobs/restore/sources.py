@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,7 @@ from kbroker.client.cluster import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_COMMITTED,
+    ZERO_UUID,
     TopicPartition,
 )
 from kbroker.protocol.errors import KafkaError
@@ -19,7 +21,8 @@ from ..archive.commits import newest_commit
 from ..archive.tables import refuse_decoded
 from ..checkpoint import format_offsets
 from ..cluster import Subscription, look
-from ..errors import JobError
+from ..copying.origins import cluster_id
+from ..errors import JobError, StartRefused
 from ..exactly_once.errors import sink_error
 from ..exactly_once.frames import Arrangement
 from ..storage import Folder
@@ -133,7 +136,9 @@ class ArchiveSource:
 
 @dataclass
 class TopicSource:
-    """A topic of a cluster, up to its last stable offset at the start."""
+    """A topic of a cluster, up to its last stable offset at the start. topic_id: in text form,
+    empty before Kafka 2.8.
+    """
 
     servers: str
     topic: str
@@ -142,6 +147,7 @@ class TopicSource:
     ends: dict[int, int]
     record_bytes: float | None
     fail_on_data_loss: bool = True
+    topic_id: str = ""
     arrangement: Arrangement = field(default="keep", init=False)
 
     @property
@@ -157,7 +163,8 @@ class TopicSource:
             return None
         reader = spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
         rows = (
-            reader.option("subscribe", self.topic)
+            # With subscribe, Spark fails once the topic has got a partition without offsets here.
+            reader.option("assign", json.dumps({self.topic: sorted(ends)}))
             .option("startingOffsets", format_offsets({self.topic: dict(starts)}))
             .option("endingOffsets", format_offsets({self.topic: dict(ends)}))
             .option("kafka.isolation.level", "read_committed")
@@ -183,6 +190,21 @@ class TopicSource:
             else self.ends[place.partition]
             for place, offset in found.items()
         }
+
+    def is_topic(self, client: BlockingClient, name: str) -> bool:
+        """Whether it is the topic of that name in the cluster of `client`, which has looked the
+        topic up. Servers do not tell: a cluster has several addresses. Raises JobError, KafkaError.
+        """
+        if name != self.topic:
+            return False
+        topic_id = client.topic_id(name)
+        if self.topic_id and topic_id != ZERO_UUID:
+            return topic_id.hex() == self.topic_id
+        own = BlockingClient(ClusterAddress(self.servers))
+        try:
+            return cluster_id(own) == cluster_id(client)
+        finally:
+            own.close()
 
     def is_whole(self, spark: SparkSession) -> bool:
         """See `Source`. Reads the topic once more."""
@@ -249,6 +271,7 @@ def _topic_source(options: RestoreOptions) -> TopicSource:
         {place.partition: ends[place] for place in places},
         view.record_bytes,
         options.fail_on_data_loss,
+        facts.topic_id,
     )
     unknown = sorted(wanted.keys() - found.ends.keys())
     if unknown:
@@ -265,6 +288,18 @@ def _topic_source(options: RestoreOptions) -> TopicSource:
     found.ends |= wanted
     found.firsts = {p: min(first, found.ends[p]) for p, first in found.firsts.items()}
     return found
+
+
+def refuse_itself(source: Source, client: BlockingClient, target: str) -> None:
+    """Raises StartRefused if the source is the topic `target`, which `client` has looked up.
+    Raises JobError, KafkaError.
+    """
+    if isinstance(source, TopicSource) and source.is_topic(client, target):
+        raise StartRefused(
+            f"topic {target} would be replayed into itself: {source.servers} and "
+            f"{client.address.bootstrap_servers} are one cluster; give another --to or "
+            "--toBootstrapServers"
+        )
 
 
 def periods_of(rows: DataFrame, speed: float) -> list[TimedEnd]:

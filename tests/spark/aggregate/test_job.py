@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_jobs.aggregate.job import aggregate, check_expressions, describe_check
+from spark_jobs.aggregate.job import (
+    SOURCE_SCHEMA,
+    aggregate,
+    check_expressions,
+    describe_check,
+)
 from spark_jobs.aggregate.measures import parse_groups, parse_measures
 from spark_jobs.aggregate.options import AggregateOptions
 from spark_jobs.aggregate.rule import AggregateRule
@@ -123,6 +128,75 @@ def test_running_totals(
     ]
     assert found[2:] == [({"key": "de"}, {"key": "de", "count": 3}, BASE_MS + 7_000)]
     assert (report.counts.read, report.written) == (1, 1)
+
+
+def test_keys_that_are_not_utf_8_are_no_groups(
+    spark: SparkSession, bootstrap: str, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    """Longs as Java serializes them: 127 is UTF-8, 128 and 129 would be one key in JSON."""
+    topic = new_topic(1)
+    target = f"{topic}-totals"
+    stateful = StatefulOptions(
+        "aggregate", topic, target, str(tmp_path / "cp"), bootstrap_servers=bootstrap
+    )
+    keys = [number.to_bytes(8) for number in (127, 128, 129, 129)]
+    records = [Sent(key, b"v", (), BASE_MS, 0) for key in keys]
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+    with pytest.raises(JobError, match=f"group key of {topic}-0 at offset 1 is not") as raised:
+        aggregate(spark, AggregateOptions(stateful))
+    assert '--groupBy "id=hex(key)"' in str(raised.value)
+    assert "\n" not in str(raised.value)
+    # The advice holds for the same checkpoint: nothing was written yet.
+    aggregate(spark, AggregateOptions(stateful, parse_groups("id=hex(key)")))
+    assert {row[1]["id"]: row[1]["count"] for row in results(bootstrap, target)} == {
+        keys[0].hex().upper(): 1,
+        keys[1].hex().upper(): 1,
+        keys[2].hex().upper(): 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("groups", "schema", "is_refused"),
+    [
+        ("value", "", True),
+        ("x=substr(value, 2, 1)", "", False),
+        ("x=substr(value, 1, 1)", "", True),
+        ("x=array(named_struct('n', 1, 'v', value))", "", True),
+        ("x=array(named_struct('n', 1, 'v', topic))", "", False),
+        ("x=cast(value as binary)", "", False),  # base64 in JSON
+        ("x=length(value)", "", False),
+        ("x=headers[0]", "", False),
+        ("value.a", "a string", False),
+        ("none", "", False),
+    ],
+)
+def test_texts_that_are_not_utf_8(
+    spark: SparkSession, groups: str, schema: str, is_refused: bool
+) -> None:
+    headers = [("h", bytearray(b"\xff"))]
+    row = (None, bytearray(b"\x80b"), "t", 3, 7, None, headers, BASE_MS)
+    batch = spark.createDataFrame([row], SOURCE_SCHEMA)
+    parsed = () if groups == "none" else parse_groups(groups)
+    rule = AggregateRule(parsed, parse_measures("n=count(*)"), schema)
+    if is_refused:
+        with pytest.raises(JobError, match="of t-3 at offset 7 is not UTF-8"):
+            rule.count(batch, 0)
+    else:
+        counts, newest_ms = rule.count(batch, 0)
+        assert (counts.read, counts.late, newest_ms) == (1, 0, BASE_MS)
+
+
+def test_late_records_and_fields_of_json_may_be_anything(spark: SparkSession) -> None:
+    rows = [
+        (None, bytearray(value), "t", 0, at, None, None, BASE_MS)
+        for at, value in enumerate((b'{"a":"\x80"}', b'{"a":"\x81"}', b'{"\xff'))
+    ]
+    batch = spark.createDataFrame(rows, SOURCE_SCHEMA)
+    late = AggregateRule(parse_groups("value"), parse_measures("n=count(*)"), window_ms=60_000)
+    assert late.count(batch, BASE_MS + 60_000)[0].late == 3
+    # What `_is_decoded` relies on.
+    fields = batch.selectExpr("from_json(cast(value as string), 'a string').a as a")
+    assert fields.where("not is_valid_utf8(a)").count() == 0
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_jobs.archive import ArchiveOptions, archive
-from spark_jobs.copying.targets import create_target
+from spark_jobs.compact.job import compact
+from spark_jobs.compact.options import CompactOptions
+from spark_jobs.copying.targets import add_partitions, create_target
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.progress import BatchProgress, Reporter
 from spark_jobs.restore import slices, sources
 from spark_jobs.restore.job import describe_check, restore
-from spark_jobs.restore.options import RestoreOptions
+from spark_jobs.restore.options import OffsetsWanted, RestoreOptions
 from spark_jobs.verify.job import TopicSide, VerifyOptions, verify_frame
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from tests.spark.copying.records import (
@@ -122,6 +124,46 @@ def test_an_archive_into_a_topic_that_has_records(
         )
 
 
+@pytest.mark.parametrize("wanted", ["keep", "map"])
+def test_files_that_were_deleted_before_they_were_restored(
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    wanted: OffsetsWanted,
+) -> None:
+    """By `compact --retention`, behind a run that was stopped: each message says what helps."""
+    topic = new_topic(1)
+    out = str(tmp_path / "out")
+    for numbers in (range(300), range(300, 330)):  # retention leaves the files of the last batch
+        fill(bootstrap, topic, numbers, 1)
+        archive(spark, ArchiveOptions(output=out, bootstrap_servers=bootstrap, subscribe=topic))
+    options = RestoreOptions(
+        f"{topic}-copy", bootstrap, archive=out, max_offsets=66, offsets=wanted
+    )
+    reporter = StopAfter(1)
+    assert restore(spark, options, reporter=reporter, stop=reporter.stop).rows == 66
+    # The files of the first two days: of 11 records, then of 144.
+    now_ms = time.time_ns() // 1_000_000
+    old_ms = BASE_MS + 160 * STEP_MS
+    deleting = CompactOptions(out, retention_ms=now_ms - old_ms)
+    assert compact(None, deleting, now_ms).deleted_records == 155
+
+    with pytest.raises(StartRefused, match=r"89 offsets of archive .* were deleted") as raised:
+        restore(spark, options)
+    if wanted == "keep":
+        assert str(raised.value).endswith("restore to another topic with --offsets map")
+        options = replace(options, to_topic=f"{topic}-again", offsets="map")
+    else:
+        assert str(raised.value).endswith("--failOnDataLoss false goes on behind them")
+        options = replace(options, fail_on_data_loss=False)
+    report = restore(spark, options)
+    assert (report.rows, report.is_whole) == (330 - 155, True)
+    (copied,) = records_of(bootstrap, options.to_topic, 1)
+    (expected,) = records_of(bootstrap, topic, 1)
+    assert content(copied)[-175:] == content(expected)[155:]
+
+
 def test_a_topic_with_transactions_is_replayed(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic
 ) -> None:
@@ -178,6 +220,31 @@ def test_a_whole_topic_keeps_its_offsets_at_a_pace(
         assert records_of(bootstrap, options.to_topic, PARTITIONS) == expected
 
 
+def test_a_partition_that_the_source_gets_meanwhile_is_for_the_next_run(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    fill(bootstrap, topic, range(40), 2)
+    options = RestoreOptions(f"{topic}-copy", bootstrap, topic=topic, max_offsets=20)
+    client = BlockingClient(ClusterAddress(bootstrap))
+
+    class Growing(Reporter):
+        def show(self, name: str, batch: BatchProgress, files: int) -> None:
+            if batch.batch_id == 0:
+                add_partitions(client, topic, 3)
+                fill(bootstrap, topic, range(40, 43), 3)
+
+    report = restore(spark, options, reporter=Growing("none"))
+    assert (report.rows, report.batches, report.is_whole) == (40, 2, True)
+    with pytest.raises(JobError, match="has 2 partitions, the source 3: add partitions"):
+        restore(spark, options)
+    add_partitions(client, options.to_topic, 3)
+    client.close()
+    report = restore(spark, options)
+    assert (report.rows, report.are_offsets_kept) == (3, True)
+    assert records_of(bootstrap, options.to_topic, 3) == records_of(bootstrap, topic, 3)
+
+
 def test_mistakes(spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> None:
     topic = new_topic(2)
     fill(bootstrap, topic, range(4), 2)
@@ -189,6 +256,7 @@ def test_mistakes(spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_
         (RestoreOptions("x", bootstrap, topic="absent"), "topic absent does not exist"),
         (RestoreOptions("x", bootstrap, archive=str(tmp_path)), "is no archive"),
         (RestoreOptions(appended, bootstrap, topic=topic), "replaces the times of records"),
+        (RestoreOptions(topic, bootstrap, topic=topic), "would be replayed into itself"),
         (RestoreOptions(new_topic(1), bootstrap, topic=topic), "has 1 partition, the source 2"),
         (
             RestoreOptions("x", bootstrap, topic=topic, ending={topic: {0: 9}}),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from spark_jobs.commands import COMMANDS
 from spark_jobs.errors import JobError
+from spark_jobs.options import add_options, collect
 from spark_jobs.restore.job import slice_limit
 from spark_jobs.restore.options import RestoreOptions, replay_options, restore_options
 
@@ -25,6 +29,18 @@ def test_restore() -> None:
     assert (options.bootstrap_servers, options.rate, options.speed) == ("a:1", 500, None)
     assert (options.since_ms, options.offsets) == (1_690_000_000_000, "map")
     assert options.max_bytes == 1024
+    assert options.fail_on_data_loss
+
+
+@pytest.mark.parametrize(("job", "source"), [("restore", "archive"), ("replay", "topic")])
+def test_both_go_on_behind_lost_offsets_if_they_are_told_to(job: str, source: str) -> None:
+    """As `decide` advises."""
+    command = COMMANDS[job]
+    parser = argparse.ArgumentParser()
+    add_options(parser, command.options)
+    given = [f"--{source}", "orders", "--to", "copy", "--failOnDataLoss", "false"]
+    options = command.parse(collect(command.options, *parser.parse_known_args(given)))
+    assert not options.fail_on_data_loss
 
 
 def test_replay() -> None:

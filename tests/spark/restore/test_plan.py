@@ -77,6 +77,18 @@ def test_a_run_that_keeps_offsets_goes_on_at_the_end_of_the_target() -> None:
         decide(foreign)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_that_keeps_offsets_cannot_go_on_behind_lost_ones(fails: bool) -> None:
+    """failOnDataLoss false does not help: no record can be written at an offset behind a gap."""
+    token = Token("archive 5f orders 1", 0, 0, {}, keeper_id=77)
+    found = replace(FOUND, token=token, target_ends=WRITTEN, fail_on_data_loss=fails)
+    assert decide(replace(found, firsts={0: 44, 1: 0})).notes == ()
+    with pytest.raises(StartRefused, match=r"^2 offsets of archive out were") as raised:
+        decide(replace(found, firsts={0: 46, 1: 0}))
+    assert "restore to another topic with --offsets map" in str(raised.value)
+    assert "failOnDataLoss" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
