@@ -154,7 +154,7 @@ def _carry_out(found: Situation, plan: Plan, checkpoint: Folder) -> Identity:
             query=max(identity.query, *_numbers(checkpoint)) + 1,
             starting=plan.positions,
             batch_id=-1,
-            topics=found.topics,
+            topics={**identity.topics, **found.topics},
         )
     write_identity(checkpoint, identity)
     return identity

@@ -5,15 +5,20 @@ checkpoint and the source tell one story. Pure; carrying it out is in `opening`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
+from typing import Final, Literal
 
 from ..checkpoint import Offsets, QueryLog
 from ..cluster import Topics
 from ..errors import StartRefused
 from ..exactly_once.tokens import Token
 from ..identity import Identity
-from ..topic_checks import Finding, check_topics
+from ..topic_checks import Finding, check_topics, counted
 from .options import ResumeFrom
+
+UNKNOWN_POSITION: Final = (
+    "was copied before an earlier version left it out, and nothing says how far it was copied"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,9 @@ def decide(found: Situation) -> Plan:
             "records. --resume-from output goes on behind that batch; or name another --queryName"
         )
     is_adopted = _refuse_other_times(found, identity)
-    return Plan("continue", is_adopted=is_adopted, notes=_refuse_topics(found, identity))
+    notes = _refuse_topics(found, identity)
+    _refuse_reading_again(found, identity, is_adopted=is_adopted)
+    return Plan("continue", is_adopted=is_adopted, notes=notes)
 
 
 def _refuse_foreign(found: Situation) -> None:
@@ -138,6 +145,33 @@ def _refuse_topics(found: Situation, identity: Identity) -> tuple[str, ...]:
     return tuple(finding.text for finding in findings)
 
 
+def _refuse_reading_again(found: Situation, identity: Identity, *, is_adopted: bool) -> None:
+    """No batch may read what is copied: Spark forgets a topic that a batch has no offsets of, as
+    with one that is left out under --failOnDataLoss false, and takes it for a new one later.
+    """
+    log, known = found.log, _reached(found.token)
+    written = -1 if found.token is None or is_adopted else found.token.batch_id
+    steps = [log.ends.get(log.planned, identity.starting)]
+    if log.planned > written:
+        steps.insert(0, log.ends.get(log.planned - 1, identity.starting))
+    steps.append({topic: facts.latest for topic, facts in found.topics.items()})
+    for before, after in pairwise(steps):
+        # Of a query that has begun nowhere yet nothing is copied.
+        for topic in sorted(after.keys() - before.keys()) if before else ():
+            copied = sum(known.get(topic, {}).values())
+            if copied:
+                raise StartRefused(
+                    f"topic {topic} was not read for a while and Spark has forgotten where it "
+                    f"was: going on would repeat up to {counted(copied, 'record')}. --resume-from "
+                    "output goes on where the target is"
+                )
+            if topic in identity.topics and topic not in known:
+                raise StartRefused(
+                    f"topic {topic} {UNKNOWN_POSITION}: going on would copy it again from its "
+                    "first offset, as --resume-from output does; or leave it out"
+                )
+
+
 def _refusal(found: Situation, finding: Finding, count: int) -> str:
     ways = {
         "recreated": "--resume-from earliest copies the new topic behind the old records",
@@ -154,7 +188,7 @@ def _resume(found: Situation) -> Plan:
     offset.
     """
     sources: dict[str, Offsets] = {
-        "output": _token_offsets(found.token),
+        "output": _reached(found.token),
         "checkpoint": found.log.position,
         "earliest": {},
     }
@@ -162,6 +196,8 @@ def _resume(found: Situation) -> Plan:
     if found.resume_from != "earliest" and not wanted:
         place = found.target if found.resume_from == "output" else found.checkpoint
         raise StartRefused(f"--resume-from {found.resume_from}: {place} has no offsets to go on at")
+    if found.resume_from == "checkpoint":
+        wanted = {**_reached(found.token), **wanted}
     known = found.identity.topics if found.identity is not None else {}
     findings = check_topics(known, wanted, found.topics)
     again = {finding.topic for finding in findings if finding.kind in ("recreated", "shrunk")}
@@ -180,7 +216,7 @@ def _resume(found: Situation) -> Plan:
     return Plan("resume", positions, is_adopted=found.token is not None, notes=notes)
 
 
-def _token_offsets(token: Token | None) -> Offsets:
+def _reached(token: Token | None) -> Offsets:
     if token is None:
         return {}
-    return {topic: dict(offsets) for topic, offsets in token.end_offsets.items()}
+    return {topic: dict(offsets) for topic, offsets in token.reached.items()}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..checkpoint import batch_ends
 from ..cluster import Topics, look
 from ..connect import JobFunction, job_function, take_tally
 from ..errors import JobError, StartRefused, first_cause
@@ -80,7 +81,10 @@ class CopyBatches:
         topics = self._look({} if identity is None else identity.topics)
         self.write(frame, batch_id, topics)
         if identity is not None:
-            write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
+            # A batch that was planned before a topic was added does not have it.
+            ends = batch_ends(self.checkpoint.child(identity.query_folder), batch_id)
+            read = {name: facts for name, facts in topics.items() if ends is None or name in ends}
+            write_identity(self.checkpoint, identity.at_batch(batch_id, read))
 
     def tally(self) -> dict[str, int]:
         """See `JobFunction`."""

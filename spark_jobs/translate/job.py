@@ -122,7 +122,7 @@ def _translate(
             f"query {options.query_name} copies none of the topics of group {options.group} "
             f"({', '.join(left_out)})"
         )
-    positions = token.end_offsets, after.end_offsets
+    positions = token.reached, after.reached
     moves = tuple(_moves(source, wanted, names, positions, copied, is_cut=is_cut))
     if execute:
         ends: Offsets = {}

@@ -8,6 +8,7 @@ import pytest
 
 from spark_jobs.checkpoint import QueryLog
 from spark_jobs.cluster import TopicFacts
+from spark_jobs.copying.options import ResumeFrom
 from spark_jobs.copying.start import Plan, Situation, decide, query_id
 from spark_jobs.errors import StartRefused
 from spark_jobs.exactly_once.tokens import Token
@@ -98,3 +99,63 @@ def test_the_first_batch_after_a_resume_adopts_the_token() -> None:
     assert decide(fresh).is_adopted
     with pytest.raises(StartRefused, match="with another checkpoint"):
         decide(replace(fresh, log=QueryLog(0, 0, {0: ENDS})))
+
+
+BOTH = {**TOPICS, "bills": TopicFacts("dd", {0: 0}, {0: 9})}
+ALONE = replace(RUNS, topics=BOTH, identity=replace(IDENTITY, topics=BOTH))
+LEFT = replace(ALONE, token=replace(TOKEN, left={"bills": {0: 7}}))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(LEFT, id="read again"),
+        pytest.param(replace(LEFT, fail_on_data_loss=False), id="whatever is lost"),
+        pytest.param(
+            replace(
+                ALONE,
+                log=QueryLog(8, 7, {7: {**ENDS, "bills": {0: 7}}, 8: ENDS}),
+                token=replace(TOKEN, end_offsets={**ENDS, "bills": {0: 7}}),
+            ),
+            id="the batch without it is only planned",
+        ),
+        pytest.param(
+            replace(LEFT, log=QueryLog(8, 7, {7: ENDS, 8: {**ENDS, "bills": {0: 9}}})),
+            id="a batch that repeats it is planned",
+        ),
+        pytest.param(
+            replace(
+                ALONE,
+                log=QueryLog(-1, -1, {}),
+                token=replace(TOKEN, query_id="5f-1", end_offsets={**ENDS, "bills": {0: 7}}),
+                identity=replace(IDENTITY, query=2, starting=ENDS, batch_id=-1),
+            ),
+            id="resumed without it",
+        ),
+    ],
+)
+def test_a_topic_that_was_left_out_and_is_read_again(found: Situation) -> None:
+    """Spark read it from its first offset, and all of it was copied twice."""
+    why = "topic bills was not read for a while .* repeat up to 7 records. --resume-from output"
+    with pytest.raises(StartRefused, match=why):
+        decide(found)
+    places: tuple[ResumeFrom, ...] = ("output", "checkpoint")
+    for place in places if found.log.committed >= 0 else places[:1]:
+        resumed = decide(replace(found, resume_from=place))
+        assert resumed.positions == {**ENDS, "bills": {0: 7}}
+
+
+def test_a_topic_that_an_earlier_version_left_out() -> None:
+    with pytest.raises(StartRefused, match="nothing says how far it was copied: going on would"):
+        decide(ALONE)
+    assert decide(replace(ALONE, resume_from="output")).positions == {**ENDS, "bills": {0: 0}}
+
+
+def test_topics_that_are_added() -> None:
+    """They are new, or their first batch is in the target and Spark has not noted it."""
+    ends = {**ENDS, "bills": {0: 7}}
+    assert decide(replace(RUNS, topics=BOTH)).action == "continue"
+    noted = replace(ALONE, log=QueryLog(8, 7, {7: ENDS, 8: ends}))
+    written = replace(TOKEN, batch_id=8, end_offsets=ends)
+    assert decide(replace(noted, token=written)).action == "continue"
+    assert decide(replace(noted, identity=IDENTITY)).action == "continue"
