@@ -24,6 +24,7 @@ from ..storage import Folder
 from ..wire.client import BlockingClient, ClusterAddress
 from .options import StreamOptions
 from .start import Plan, Situation, decide
+from .targets import look_at_targets
 
 LEASE: Final = "writer.json"
 LOOK_S: Final = 3.0
@@ -122,6 +123,8 @@ def _own_token(options: StreamOptions) -> Token | None:
 
 def _survey(options: StreamOptions, token: Token | None) -> tuple[Situation, ClusterView]:
     view = look(options.servers, options.subscription, "PLAINTEXT")
+    names = dict.fromkeys(name for each in options.targets.values() for name in each)
+    there = look_at_targets(options.target_servers, names) if token is not None else {}
     checkpoint = Folder(options.checkpoint_uri)
     try:
         identity = read_identity(checkpoint)
@@ -138,6 +141,8 @@ def _survey(options: StreamOptions, token: Token | None) -> tuple[Situation, Clu
             has_unknown_checkpoint=identity is None and checkpoint.exists("offsets"),
             fail_on_data_loss=options.fail_on_data_loss,
             resume_from=options.resume_from,
+            targets=options.targets,
+            there=there,
         )
     except OSError as error:
         raise JobError(f"{checkpoint} cannot be read: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ checkpoint and the source tell one story. Pure; carrying it out is in `opening`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
@@ -24,7 +25,8 @@ UNKNOWN_POSITION: Final = (
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a start finds. target, checkpoint: as messages name them. token: the newest of the
-    query, None before its first batch. topics: of the source.
+    query, None before its first batch. topics: of the source. targets: the topics that get records,
+    by source topic; there: those of them that exist, where there is a token.
     """
 
     job: str
@@ -38,6 +40,8 @@ class Situation:
     has_unknown_checkpoint: bool = False
     fail_on_data_loss: bool = True
     resume_from: ResumeFrom | None = None
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    there: Topics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ def decide(found: Situation) -> Plan:
             "records. --resume-from output goes on behind that batch; or name another --queryName"
         )
     is_adopted = _refuse_other_times(found, identity)
+    if not is_adopted:
+        _refuse_lost_targets(found, identity)
     notes = _refuse_topics(found, identity)
     _refuse_reading_again(found, identity, is_adopted=is_adopted)
     return Plan("continue", is_adopted=is_adopted, notes=notes)
@@ -129,6 +135,36 @@ def _refuse_other_times(found: Situation, identity: Identity) -> bool:
             "on where the target is"
         )
     return False
+
+
+def _refuse_lost_targets(found: Situation, identity: Identity) -> None:
+    """What was written must still be there. Where no batch of the query is noted, the ids may be
+    those of an earlier query; a topic that got a batch is not empty: each partition has a marker.
+    """
+    lost = _lost_targets(found, identity.targets if identity.batch_id >= 0 else {})
+    for topic, target in lost.items():
+        more = f" (and {len(lost) - 1} more topics)" if len(lost) > 1 else ""
+        raise StartRefused(
+            f"topic {target}{more} was deleted or created again, and does not have what was "
+            f"written of {topic}: going on would leave that out. --resume-from output copies "
+            f"{topic} from its first offset, --resume-from checkpoint goes on without what is "
+            "missing"
+        )
+
+
+def _lost_targets(found: Situation, ids: Mapping[str, str]) -> dict[str, str]:
+    """By source topic, a target that no longer has what was written. ids: of the targets then."""
+    lost: dict[str, str] = {}
+    for topic, offsets in sorted(_reached(found.token).items()):
+        if topic not in found.topics or not any(offsets.values()):
+            continue
+        for target in found.targets.get(topic, ()):
+            facts = found.there.get(target)
+            known = ids.get(target)
+            is_empty = facts is None or not any(facts.latest.values())
+            if is_empty or (facts is not None and known and facts.topic_id not in ("", known)):
+                lost[topic] = target
+    return lost
 
 
 def _refuse_topics(found: Situation, identity: Identity) -> tuple[str, ...]:
@@ -201,6 +237,9 @@ def _resume(found: Situation) -> Plan:
     known = found.identity.topics if found.identity is not None else {}
     findings = check_topics(known, wanted, found.topics)
     again = {finding.topic for finding in findings if finding.kind in ("recreated", "shrunk")}
+    lost = _lost_targets(found, found.identity.targets if found.identity is not None else {})
+    if found.resume_from == "output":
+        again |= lost.keys()
     positions = {
         topic: {
             partition: first
@@ -212,7 +251,10 @@ def _resume(found: Situation) -> Plan:
         }
         for topic, facts in found.topics.items()
     }
-    notes = tuple(f"resuming although {finding.text}" for finding in findings)
+    notes = tuple(f"resuming although {finding.text}" for finding in findings) + tuple(
+        f"resuming although topic {target} no longer has what was written of {topic}"
+        for topic, target in lost.items()
+    )
     return Plan("resume", positions, is_adopted=found.token is not None, notes=notes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -14,6 +14,7 @@ from kbroker.protocol.messages.admin.configs import (
 )
 from kbroker.protocol.messages.admin.topics import CreatePartitionsRequest, CreatePartitionsResponse
 
+from ..cluster import Topics
 from ..errors import JobError
 from ..exactly_once.errors import SinkError, sink_error
 from ..exactly_once.topics import (
@@ -24,8 +25,8 @@ from ..exactly_once.topics import (
     target_topic,
 )
 from ..topic_checks import counted
-from ..wire.client import BlockingClient
-from ..wire.offsets import is_missing
+from ..wire.client import BlockingClient, ClusterAddress
+from ..wire.offsets import is_missing, topic_facts
 
 DYNAMIC_TOPIC_CONFIG: Final = 1
 """The source of a configuration that was set for the topic itself."""
@@ -95,6 +96,17 @@ def find_target(client: BlockingClient, name: str) -> TargetTopic | None:
             return None
         raise sink_error(error, f"looking topic {name} up") from error
     return target_topic(client, name)
+
+
+def look_at_targets(servers: str, names: Iterable[str]) -> Topics:
+    """Those of the topics that exist, with their ids and ends. Raises JobError."""
+    client = BlockingClient(ClusterAddress(servers))
+    try:
+        return topic_facts(client, names)
+    except KafkaError as error:
+        raise sink_error(error, "looking the target topics up") from error
+    finally:
+        client.close()
 
 
 def check_target(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_jobs.checkpoint import QueryLog
-from spark_jobs.cluster import TopicFacts
+from spark_jobs.cluster import TopicFacts, Topics
 from spark_jobs.copying.options import ResumeFrom
 from spark_jobs.copying.start import Plan, Situation, decide, query_id
 from spark_jobs.errors import StartRefused
@@ -159,3 +159,61 @@ def test_topics_that_are_added() -> None:
     written = replace(TOKEN, batch_id=8, end_offsets=ends)
     assert decide(replace(noted, token=written)).action == "continue"
     assert decide(replace(noted, identity=IDENTITY)).action == "continue"
+
+
+COPIES = {"orders": ("copy", "also")}
+THERE = {
+    "copy": TopicFacts("c1", {0: 0}, {0: 9}),
+    "also": TopicFacts("c2", {0: 0, 1: 0}, {0: 0, 1: 1}),
+}
+GONE = {"also": THERE["also"]}
+EMPTY = {**THERE, "copy": TopicFacts("c9", {0: 0}, {0: 0})}
+REFILLED = {**THERE, "copy": TopicFacts("c9", {0: 0}, {0: 90})}
+WRITTEN = replace(
+    RUNS,
+    identity=replace(IDENTITY, targets={"copy": "c1", "also": "c2"}),
+    targets=COPIES,
+    there=THERE,
+)
+
+
+@pytest.mark.parametrize("there", [GONE, EMPTY, REFILLED], ids=["gone", "empty", "refilled"])
+def test_a_target_that_was_deleted(there: Topics) -> None:
+    """It was created again, and the copy went on behind the lost records."""
+    found = replace(WRITTEN, there=there)
+    with pytest.raises(StartRefused, match=r"topic copy was deleted or .* of orders"):
+        decide(found)
+    again = decide(replace(found, resume_from="output"))
+    assert again.positions == {"orders": {0: 0, 1: 0}}
+    assert again.notes == ("resuming although topic copy no longer has what was written of orders",)
+    assert decide(replace(found, resume_from="checkpoint")).positions == ENDS
+
+
+def test_targets_that_are_still_there() -> None:
+    assert decide(WRITTEN) == Plan("continue")
+    assert decide(replace(WRITTEN, resume_from="output")) == Plan("resume", ENDS, is_adopted=True)
+    old = replace(WRITTEN, identity=IDENTITY)  # of an earlier version
+    assert decide(replace(old, there=REFILLED)).action == "continue"
+    with pytest.raises(StartRefused, match="topic copy was deleted"):
+        decide(replace(old, there=GONE))
+    without_ids = {name: replace(facts, topic_id="") for name, facts in THERE.items()}
+    assert decide(replace(WRITTEN, there=without_ids)).action == "continue"
+
+
+def test_targets_that_have_nothing_yet() -> None:
+    begun = replace(WRITTEN, there={}, log=QueryLog(-1, -1, {}), token=None)
+    assert decide(begun).action == "continue"
+    added = replace(WRITTEN, topics=BOTH, targets={**COPIES, "bills": ("copy-of-bills",)})
+    assert decide(added).action == "continue"
+
+
+def test_targets_that_were_made_again_by_a_resume() -> None:
+    """The ids are those of before, until a batch of the resumed query is noted."""
+    resumed = replace(WRITTEN.identity or IDENTITY, query=2, batch_id=-1, starting=ENDS)
+    before = replace(WRITTEN, identity=resumed, log=QueryLog(-1, -1, {}), there=REFILLED)
+    assert decide(before).is_adopted
+    assert decide(replace(before, there=EMPTY)).is_adopted
+    assert decide(replace(before, resume_from="output")).positions == {"orders": {0: 0, 1: 0}}
+    first = replace(TOKEN, query_id=query_id(resumed), batch_id=0)
+    behind = replace(before, log=QueryLog(0, -1, {0: ENDS}), token=first)
+    assert decide(behind).action == "continue"
