@@ -64,24 +64,44 @@ def query_id(identity: Identity) -> str:
 
 def decide(found: Situation) -> Plan:
     """The plan. Raises StartRefused."""
-    _refuse_foreign(found)
+    is_adopted = refuse_others(found)
     if found.resume_from is not None:
         return _resume(found)
-    identity, token = found.identity, found.token
+    identity = found.identity
     if identity is None:
-        if token is None:
-            return Plan("begin")
+        return Plan("begin")
+    if not is_adopted:
+        _refuse_other_times(found)
+        _refuse_lost_targets(found, identity)
+    notes = _refuse_topics(found, identity)
+    _refuse_reading_again(found, identity, is_adopted=is_adopted)
+    return Plan("continue", is_adopted=is_adopted, notes=notes)
+
+
+def refuse_others(found: Situation) -> bool:
+    """Raises StartRefused for a checkpoint of another job, and unless a resume is wanted for a
+    token of another checkpoint, whose run may be alive. Returns whether the token is adopted.
+    Topics and targets do not matter here.
+    """
+    _refuse_foreign(found)
+    identity, token = found.identity, found.token
+    if found.resume_from is not None or token is None:
+        return False
+    if identity is None:
         raise StartRefused(
             f"query {found.query_name} wrote up to batch {token.batch_id} of {found.target}, and "
             f"its checkpoint {found.checkpoint} is missing or another: beginning anew would repeat "
             "records. --resume-from output goes on behind that batch; or name another --queryName"
         )
-    is_adopted = _refuse_other_times(found, identity)
-    if not is_adopted:
-        _refuse_lost_targets(found, identity)
-    notes = _refuse_topics(found, identity)
-    _refuse_reading_again(found, identity, is_adopted=is_adopted)
-    return Plan("continue", is_adopted=is_adopted, notes=notes)
+    if token.query_id == query_id(identity):
+        return False
+    if identity.query > 1 and found.log.committed < 0:
+        return True
+    raise StartRefused(
+        f"query {found.query_name} wrote up to batch {token.batch_id} of {found.target} with "
+        f"another checkpoint than {found.checkpoint}: use that one, another --queryName, or "
+        "--resume-from output to go on behind that batch"
+    )
 
 
 def _refuse_foreign(found: Situation) -> None:
@@ -103,25 +123,17 @@ def _refuse_foreign(found: Situation) -> None:
         )
 
 
-def _refuse_other_times(found: Situation, identity: Identity) -> bool:
-    """Token and checkpoint must be of the same moment. Returns whether the token is adopted."""
+def _refuse_other_times(found: Situation) -> None:
+    """Token and checkpoint must be of the same moment."""
     token, log = found.token, found.log
     if token is None:
         if log.committed < 0:
-            return False
+            return
         raise StartRefused(
             f"{found.checkpoint} is at batch {log.committed}, but {found.target} has no batch of "
             f"query {found.query_name}: its cluster or its topic of tokens is another. "
             "--resume-from earliest copies from the first offset, --resume-from checkpoint goes on "
             "without what is missing"
-        )
-    if token.query_id != query_id(identity):
-        if identity.query > 1 and log.committed < 0:
-            return True
-        raise StartRefused(
-            f"query {found.query_name} wrote up to batch {token.batch_id} of {found.target} with "
-            f"another checkpoint than {found.checkpoint}: use that one, another --queryName, or "
-            "--resume-from output to go on behind that batch"
         )
     if token.batch_id < log.committed:
         raise StartRefused(
@@ -134,7 +146,6 @@ def _refuse_other_times(found: Situation, identity: Identity) -> bool:
             f"{token.batch_id}): going on would repeat or lose records. --resume-from output goes "
             "on where the target is"
         )
-    return False
 
 
 def _refuse_lost_targets(found: Situation, identity: Identity) -> None:

@@ -24,6 +24,7 @@ from spark_jobs.copying.stream import CopyBatches
 from spark_jobs.copying.targets import create_target, find_target
 from spark_jobs.errors import StartRefused
 from spark_jobs.exactly_once.driver import QueryDriver, QuerySettings
+from spark_jobs.exactly_once.errors import SecondDriver
 from spark_jobs.exactly_once.produce import produce
 from spark_jobs.identity import read_identity
 from spark_jobs.storage import Folder, absolute
@@ -129,6 +130,35 @@ def only_first(options: StreamOptions) -> StreamOptions:
     return replace(
         options, subscription=Subscription((name,)), targets={name: options.targets[name]}
     )
+
+
+def test_a_start_that_is_refused_leaves_a_run_of_the_same_name_alone(
+    client: BlockingClient, options: StreamOptions, tmp_path: Path
+) -> None:
+    """It fenced it first, so that both were down."""
+    run(options)
+    driver = QueryDriver(client, QuerySettings(options.query_name, ()))
+    identity = read_identity(Folder(absolute(options.checkpoint)))
+    assert identity is not None
+
+    def goes_on(batch_id: int) -> None:
+        driver.write_batch(batch_id, lambda grant: [], query_id=query_id(identity))
+
+    goes_on(1)
+    new = replace(options, checkpoint=str(tmp_path / "new"))
+    with pytest.raises(StartRefused, match="is missing or another: beginning anew would repeat"):
+        run(new)
+    goes_on(2)
+    run(replace(new, query_name=f"other-{options.query_name}"))
+    with pytest.raises(StartRefused, match="with another checkpoint than"):
+        run(new)
+    with pytest.raises(StartRefused, match="belongs to copies, not to others"):
+        run(replace(new, target="others", resume_from="output"))
+    goes_on(3)
+    with opened(replace(new, resume_from="checkpoint")):
+        pass
+    with pytest.raises(SecondDriver):
+        goes_on(4)
 
 
 def test_a_topic_that_is_left_out_and_read_again(
