@@ -27,7 +27,8 @@ class Identity:
     checkpoint_id: random, also in every commit of the output. query: number of the query whose
     checkpoint counts (the folder `query-N`); a higher one begins after --resume-from. starting:
     the offsets it began with, empty for the job's --startingOffsets. topics: as they were at
-    batch_id.
+    batch_id. targets: ids of the topics that a copy writes, by name, empty before Kafka 2.8; while
+    batch_id is -1 those of an earlier query.
     """
 
     checkpoint_id: str
@@ -37,6 +38,7 @@ class Identity:
     starting: Offsets = field(default_factory=dict)
     batch_id: int = -1
     topics: Topics = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
 
     @property
     def query_folder(self) -> str:
@@ -49,7 +51,7 @@ class Identity:
 
     def to_json(self) -> bytes:
         """The identity as a JSON document, for people to read too."""
-        values = {
+        values: dict[str, object] = {
             "format": FORMAT,
             "checkpoint_id": self.checkpoint_id,
             "job": self.job,
@@ -67,6 +69,8 @@ class Identity:
                 for name, facts in sorted(self.topics.items())
             },
         }
+        if self.targets:
+            values["targets"] = self.targets
         return json.dumps(values, indent=1).encode()
 
 
@@ -108,6 +112,7 @@ def parse_identity(content: bytes) -> Identity:
             )
             for name, facts in values["topics"].items()
         },
+        targets={name: str(topic_id) for name, topic_id in values.get("targets", {}).items()},
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..checkpoint import QueryLog, read_query_log
-from ..cluster import ClusterView, Subscription, look
+from ..cluster import ClusterView, Subscription, Topics, look
 from ..errors import JobError
 from ..exactly_once.check import newest_token
 from ..exactly_once.driver import QueryDriver, QuerySettings
@@ -23,7 +23,8 @@ from ..lease import Lease, refuse_second_writer
 from ..storage import Folder
 from ..wire.client import BlockingClient, ClusterAddress
 from .options import StreamOptions
-from .start import Plan, Situation, decide
+from .start import Plan, Situation, decide, refuse_others
+from .targets import look_at_targets
 
 LEASE: Final = "writer.json"
 LOOK_S: Final = 3.0
@@ -94,6 +95,7 @@ def opened(options: StreamOptions) -> Iterator[Opened]:
     lease = Lease(checkpoint, LEASE, "--checkpoint and --queryName")
     lease.acquire()
     try:
+        _refuse_others(options)
         situation, view = _survey(options, _own_token(options))
         plan = decide(situation)
         identity = _carry_out(situation, plan, checkpoint)
@@ -111,6 +113,20 @@ def opened(options: StreamOptions) -> Iterator[Opened]:
         lease.release()
 
 
+def _refuse_others(options: StreamOptions) -> None:
+    """InitProducerId ends what a run of the same query name writes. One with another checkpoint may
+    be alive, and is only ended where a resume is wanted.
+    """
+    client = BlockingClient(ClusterAddress(options.target_servers, retry_timeout_s=LOOK_S))
+    try:
+        token = newest_token(client, options.query_name)
+    except KafkaError:  # what cannot be read yet is decided behind InitProducerId
+        token = None
+    finally:
+        client.close()
+    refuse_others(_found(options, token, {}, {}))
+
+
 def _own_token(options: StreamOptions) -> Token | None:
     client = BlockingClient(ClusterAddress(options.target_servers))
     driver = QueryDriver(client, QuerySettings(options.query_name, ()))
@@ -122,26 +138,33 @@ def _own_token(options: StreamOptions) -> Token | None:
 
 def _survey(options: StreamOptions, token: Token | None) -> tuple[Situation, ClusterView]:
     view = look(options.servers, options.subscription, "PLAINTEXT")
+    names = dict.fromkeys(name for each in options.targets.values() for name in each)
+    there = look_at_targets(options.target_servers, names) if token is not None else {}
+    return _found(options, token, view.topics, there), view
+
+
+def _found(options: StreamOptions, token: Token | None, topics: Topics, there: Topics) -> Situation:
     checkpoint = Folder(options.checkpoint_uri)
     try:
         identity = read_identity(checkpoint)
         query = checkpoint.child(identity.query_folder) if identity is not None else None
-        situation = Situation(
+        return Situation(
             job=options.job,
             query_name=options.query_name,
             target=options.target,
             checkpoint=str(checkpoint),
-            topics=view.topics,
+            topics=topics,
             identity=identity,
             log=read_query_log(query) if query is not None else QueryLog(-1, -1, {}),
             token=token,
             has_unknown_checkpoint=identity is None and checkpoint.exists("offsets"),
             fail_on_data_loss=options.fail_on_data_loss,
             resume_from=options.resume_from,
+            targets=options.targets,
+            there=there,
         )
     except OSError as error:
         raise JobError(f"{checkpoint} cannot be read: {error.strerror or error}") from error
-    return situation, view
 
 
 def _carry_out(found: Situation, plan: Plan, checkpoint: Folder) -> Identity:
@@ -154,7 +177,7 @@ def _carry_out(found: Situation, plan: Plan, checkpoint: Folder) -> Identity:
             query=max(identity.query, *_numbers(checkpoint)) + 1,
             starting=plan.positions,
             batch_id=-1,
-            topics=found.topics,
+            topics={**identity.topics, **found.topics},
         )
     write_identity(checkpoint, identity)
     return identity

@@ -41,8 +41,9 @@ STREAM_OPTIONS: Final = (
 class StreamOptions:
     """Source and schedule of a streaming copy. job: its name. query_name: of the tokens.
     servers: of the source; target_servers: of the target. target: as messages and identity.json
-    name it. trigger: an interval to keep running; None copies what there is now and ends.
-    source_options: of Spark's Kafka source, by Spark's names.
+    name it; targets: the topics that get records, by source topic. trigger: an interval to keep
+    running; None copies what there is now and ends. source_options: of Spark's Kafka source, by
+    Spark's names.
     """
 
     job: str
@@ -56,6 +57,7 @@ class StreamOptions:
     source_options: Mapping[str, str] = field(default_factory=dict)
     max_bytes_per_trigger: int = DEFAULT_BYTES
     resume_from: ResumeFrom | None = None
+    targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def checkpoint_uri(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..checkpoint import Offsets, batch_ends
 from ..cluster import Topics, look
 from ..connect import JobFunction, job_function, take_tally
 from ..errors import JobError, StartRefused, first_cause
-from ..identity import read_identity, write_identity
+from ..identity import Identity, read_identity, write_identity
 from ..kafka_source import arrow_batches, read_stream, record_limit, starting_at
 from ..lease import check_lease
 from ..progress import Progress, Reporter, Totals
@@ -19,6 +20,7 @@ from ..session import check_kafka_source, ship
 from ..storage import Folder
 from .opening import LEASE, Opened
 from .options import StreamOptions
+from .targets import look_at_targets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +82,38 @@ class CopyBatches:
         topics = self._look({} if identity is None else identity.topics)
         self.write(frame, batch_id, topics)
         if identity is not None:
-            write_identity(self.checkpoint, identity.at_batch(batch_id, topics))
+            # A batch that was planned before a topic was added does not have it.
+            ends = batch_ends(self.checkpoint.child(identity.query_folder), batch_id) or {}
+            read = {name: facts for name, facts in topics.items() if name in ends}
+            following = replace(identity, targets=self._target_ids(identity, ends))
+            write_identity(self.checkpoint, following.at_batch(batch_id, read))
+
+    def _target_ids(self, identity: Identity, ends: Offsets) -> dict[str, str]:
+        """For the identity behind a batch, of targets that have got something. Those of an earlier
+        query are looked up again; an id that is known stays, so that a topic that is created again
+        is noticed.
+        """
+        targets = self.options.targets
+        current = {name for each in targets.values() for name in each}
+        known = {
+            name: topic_id
+            for name, topic_id in identity.targets.items()
+            if identity.batch_id >= 0 or name not in current
+        }
+        written = {
+            name
+            for topic, each in targets.items()
+            if any(ends.get(topic, {}).values())
+            for name in each
+        }
+        unknown = sorted(written - known.keys())
+        if not unknown:
+            return known
+        try:
+            there = look_at_targets(self.options.target_servers, unknown)
+        except JobError:  # the batch is written; the next one asks again
+            return known
+        return known | {name: facts.topic_id for name, facts in there.items()}
 
     def tally(self) -> dict[str, int]:
         """See `JobFunction`."""

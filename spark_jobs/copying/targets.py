@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.configs import (
@@ -14,6 +14,7 @@ from kbroker.protocol.messages.admin.configs import (
 )
 from kbroker.protocol.messages.admin.topics import CreatePartitionsRequest, CreatePartitionsResponse
 
+from ..cluster import Topics
 from ..errors import JobError
 from ..exactly_once.errors import SinkError, sink_error
 from ..exactly_once.topics import (
@@ -24,8 +25,8 @@ from ..exactly_once.topics import (
     target_topic,
 )
 from ..topic_checks import counted
-from ..wire.client import BlockingClient
-from ..wire.offsets import is_missing
+from ..wire.client import BlockingClient, ClusterAddress
+from ..wire.offsets import is_missing, topic_facts
 
 DYNAMIC_TOPIC_CONFIG: Final = 1
 """The source of a configuration that was set for the topic itself."""
@@ -50,6 +51,41 @@ belongs to the cluster, or would change timestamps.
 RESTORED_CONFIGS: Final = {"retention.ms": "-1"}
 """Of a topic that is created for old records, which the default retention would delete at once."""
 
+RETENTION_KEYS: Final = ("retention.ms", "retention.bytes")
+
+
+class Retention(NamedTuple):
+    """How long the brokers keep records of a topic, and how many bytes of a partition; -1 for no
+    limit.
+    """
+
+    ms: int
+    size_bytes: int
+
+    def shorter_than(self, other: Retention) -> dict[str, int]:
+        """The limits of `other` that are above these, by configuration."""
+        return {
+            key: wanted
+            for key, limit, wanted in zip(RETENTION_KEYS, self, other, strict=True)
+            if limit >= 0 and (wanted < 0 or limit < wanted)
+        }
+
+
+FOR_EVER: Final = Retention(-1, -1)
+
+
+def retention_of(client: BlockingClient, name: str) -> Retention:
+    """The retention of a topic, wherever it is set; FOR_EVER for one that is only compacted, and
+    where it cannot be read. Raises SinkError.
+    """
+    return _retention(describe_topic(client, name, ["cleanup.policy", *RETENTION_KEYS]))
+
+
+def _retention(configs: Mapping[str, str]) -> Retention:
+    if "delete" not in configs.get("cleanup.policy", "delete"):
+        return FOR_EVER
+    return Retention(*(int(configs.get(key, "-1")) for key in RETENTION_KEYS))
+
 
 def find_target(client: BlockingClient, name: str) -> TargetTopic | None:
     """A topic that is to be written; None if it does not exist. Raises SinkError."""
@@ -62,9 +98,25 @@ def find_target(client: BlockingClient, name: str) -> TargetTopic | None:
     return target_topic(client, name)
 
 
-def check_target(client: BlockingClient, target: TargetTopic, partition_count: int) -> list[str]:
-    """Whether records of a topic with so many partitions can be copied as they are; gives notes.
-    Raises JobError.
+def look_at_targets(servers: str, names: Iterable[str]) -> Topics:
+    """Those of the topics that exist, with their ids and ends. Raises JobError."""
+    client = BlockingClient(ClusterAddress(servers))
+    try:
+        return topic_facts(client, names)
+    except KafkaError as error:
+        raise sink_error(error, "looking the target topics up") from error
+    finally:
+        client.close()
+
+
+def check_target(
+    client: BlockingClient,
+    target: TargetTopic,
+    partition_count: int,
+    source: Retention = FOR_EVER,
+) -> list[str]:
+    """Whether records of a topic with so many partitions can be copied as they are; gives notes,
+    also where records are deleted sooner than in the source. Raises JobError.
     """
     if target.partition_count < partition_count:
         raise JobError(
@@ -72,20 +124,21 @@ def check_target(client: BlockingClient, target: TargetTopic, partition_count: i
             f"{partition_count}: add partitions, or name another topic"
         )
     configs = describe_topic(
-        client, target.name, ["message.timestamp.type", "cleanup.policy", "retention.ms"]
+        client, target.name, ["message.timestamp.type", "cleanup.policy", *RETENTION_KEYS]
     )
     if configs.get("message.timestamp.type") == "LogAppendTime":
         raise JobError(
             f"topic {target.name} has message.timestamp.type=LogAppendTime, which replaces the "
             "times of records: set CreateTime"
         )
-    retention = configs.get("retention.ms", "-1")
-    if "delete" in configs.get("cleanup.policy", "") and retention != "-1":
-        return [
-            f"topic {target.name} has retention.ms={retention}: the brokers delete records that "
-            "are older"
-        ]
-    return []
+    deleted = {
+        "retention.ms": "records that are older",
+        "retention.bytes": "the oldest records of a partition that is larger",
+    }
+    return [
+        f"topic {target.name} has {key}={configs[key]}: the brokers delete {deleted[key]}"
+        for key in _retention(configs).shorter_than(source)
+    ]
 
 
 def create_target(
@@ -97,6 +150,34 @@ def create_target(
     kept = {"message.timestamp.type": "CreateTime", **configs}
     create_topic(client, name, partition_count, kept)
     return target_topic(client, name)
+
+
+def create_copy(
+    client: BlockingClient,
+    name: str,
+    partition_count: int,
+    configs: Mapping[str, str],
+    source: Retention,
+) -> tuple[TargetTopic, str]:
+    """Create a topic that keeps records at least as long as the topic that they come from: they
+    keep their times, so a shorter default would delete them soon. Gives a note. Raises SinkError.
+    """
+    retention: dict[str, str] = {}
+    if source.ms < 0 and "delete" in configs.get("cleanup.policy", "delete"):
+        retention = RESTORED_CONFIGS
+    topic = create_target(client, name, partition_count, {**retention, **configs})
+    # What the default of a cluster is can be seen of a topic that has it.
+    longer = retention_of(client, name).shorter_than(source)
+    if longer:
+        retention = retention | {key: str(limit) for key, limit in longer.items()}
+        set_configs(client, name, retention)
+    shown = f" and {shown_configs(retention)}" if retention else ""
+    return topic, f"created topic {name} with {counted(partition_count, 'partition')}{shown}"
+
+
+def shown_configs(configs: Mapping[str, str]) -> str:
+    """`retention.bytes=5, retention.ms=-1`."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(configs.items()))
 
 
 def add_partitions(client: BlockingClient, name: str, count: int) -> None:

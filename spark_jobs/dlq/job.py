@@ -17,7 +17,7 @@ from ..cluster import Topics
 from ..copying.opening import Opened, describe_start, opened
 from ..copying.start import query_id
 from ..copying.stream import run_copy
-from ..copying.targets import RESTORED_CONFIGS, check_target, create_target, find_target
+from ..copying.targets import FOR_EVER, check_target, create_copy, find_target, retention_of
 from ..decoding.decoder import Decoder
 from ..decoding.spark_schema import json_schema
 from ..exactly_once.driver import QueryDriver, QuerySettings, TaskReport
@@ -259,18 +259,21 @@ def _prepared(options: DlqOptions, copy: Opened) -> tuple[TargetTopic, list[str]
     found: list[TargetTopic] = []
     try:
         source = describe_topic(client, options.topic, ["max.message.bytes"])
+        retention = retention_of(client, options.topic)
         for name in (options.to_topic, options.dead_letters):
             topic = find_target(client, name)
             if topic is None:
-                # Dead letters may be as large as in the source, and have headers besides.
-                configs = dict(RESTORED_CONFIGS) if name == options.dead_letters else {}
-                if name == options.dead_letters and "max.message.bytes" in source:
+                is_dead = name == options.dead_letters
+                configs: dict[str, str] = {}
+                if is_dead and "max.message.bytes" in source:
+                    # Dead letters may be as large as in the source, and have headers besides.
                     largest = dead_letter_bytes(int(source["max.message.bytes"]))
                     configs["max.message.bytes"] = str(largest)
-                topic = create_target(client, name, count, configs)
-                notes.append(f"created topic {name} with {counted(count, 'partition')}")
+                kept = FOR_EVER if is_dead else retention
+                topic, note = create_copy(client, name, count, configs, kept)
+                notes.append(note)
             else:
-                check_target(client, topic, count)
+                notes += check_target(client, topic, count, retention)
             found.append(topic)
     finally:
         client.close()

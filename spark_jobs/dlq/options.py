@@ -85,6 +85,7 @@ class DlqOptions:
             self.source_options,
             self.max_bytes_per_trigger,
             self.resume_from,
+            {self.topic: (self.to_topic, self.dead_letters)},
         )
 
 

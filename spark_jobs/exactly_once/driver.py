@@ -44,7 +44,7 @@ from .map_log import map_records
 from .produce import produce
 from .runs import Run
 from .token_log import TokenLog, tokens_partition
-from .tokens import ADVICE, EndOffsets, Token, is_written
+from .tokens import ADVICE, EndOffsets, Token, is_written, left_behind
 from .topics import TOKENS_TOPIC, prepare_map_topic, prepare_tokens_topic, target_topic
 from .transaction import Producer, TransactionalProducer
 
@@ -133,6 +133,8 @@ class QueryDriver:
         self._began_s = 0.0
         self._found: Token | None = None
         """The newest token when the batch was begun first."""
+        self._left: EndOffsets = {}
+        """Of the token of the batch that is written now."""
         self._has_begun = False
         self._adopted_id: str | None = None
         """The query id of the checkpoint whose batches this driver writes."""
@@ -222,7 +224,8 @@ class QueryDriver:
         self._warn_if_slow(batch_id)
         runs = {place: each for report in reports for place, each in report.runs.items()}
         try:
-            self._commit(grant, producer, replace(wanted, records=records), runs)
+            token = replace(wanted, records=records, left=self._left)
+            self._commit(grant, producer, token, runs)
         except NoBroker as error:
             raise _Restart(f"committing: {error}") from error
         except KafkaError as error:
@@ -243,6 +246,7 @@ class QueryDriver:
         if self._is_written(token, wanted):
             self._previous = producer
             return None
+        self._left = left_behind(token, wanted.end_offsets)
         grant = Grant(
             address=self._client.address,
             transactional_id=settings.transactional_id,

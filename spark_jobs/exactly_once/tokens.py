@@ -32,7 +32,8 @@ EndOffsets = Mapping[str, Mapping[int, int]]
 @dataclass(frozen=True, slots=True)
 class Token:
     """A batch that is in the topic. query_id: of the checkpoint, empty if unknown. keeper_id: the
-    producer id of a copy that keeps its source's offsets (`restore.kept`), None for others.
+    producer id of a copy that keeps its source's offsets (`restore.kept`), None for others. left:
+    as end_offsets, of source topics that the query has read before and the batch has not.
     """
 
     query_id: str
@@ -40,6 +41,12 @@ class Token:
     records: int
     end_offsets: EndOffsets = field(default_factory=dict)
     keeper_id: int | None = None
+    left: EndOffsets = field(default_factory=dict)
+
+    @property
+    def reached(self) -> EndOffsets:
+        """How far the query is in each topic, also where it does not read any more."""
+        return {**self.left, **self.end_offsets}
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -48,13 +55,12 @@ class Token:
             "query_id": self.query_id,
             "batch_id": self.batch_id,
             "records": self.records,
-            "end_offsets": {
-                topic: {str(partition): offset for partition, offset in offsets.items()}
-                for topic, offsets in self.end_offsets.items()
-            },
+            "end_offsets": _by_name(self.end_offsets),
         }
         if self.keeper_id is not None:
             fields["keeper_id"] = self.keeper_id
+        if self.left:
+            fields["left"] = _by_name(self.left)
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -67,17 +73,39 @@ class Token:
                 str(fields["query_id"]),
                 int(fields["batch_id"]),
                 int(fields["records"]),
-                {
-                    str(topic): {int(partition): int(offset) for partition, offset in ends.items()}
-                    for topic, ends in fields["end_offsets"].items()
-                },
+                _by_number(fields["end_offsets"]),
                 None if keeper_id is None else int(keeper_id),
+                _by_number(fields.get("left", {})),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             raise SinkError(
                 f"a record in the topic of tokens is not a token: {value[:200]!r}; was it written "
                 "by another program, or by a newer release?"
             ) from None
+
+
+def left_behind(token: Token | None, read: EndOffsets) -> EndOffsets:
+    """Of the next token, see `Token`. token: the newest; read: the end offsets of the next batch.
+
+    Spark forgets a topic that a batch has no offsets of, and begins at its first offset when it
+    comes back.
+    """
+    known = {} if token is None else token.reached
+    return {topic: offsets for topic, offsets in known.items() if topic not in read}
+
+
+def _by_name(offsets: EndOffsets) -> dict[str, dict[str, int]]:
+    return {
+        topic: {str(partition): offset for partition, offset in each.items()}
+        for topic, each in offsets.items()
+    }
+
+
+def _by_number(offsets: Mapping[str, Mapping[str, int]]) -> EndOffsets:
+    return {
+        str(topic): {int(partition): int(offset) for partition, offset in each.items()}
+        for topic, each in offsets.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

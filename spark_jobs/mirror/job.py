@@ -31,10 +31,12 @@ from ..copying.stream import run_copy
 from ..copying.targets import (
     add_partitions,
     check_target,
-    create_target,
+    create_copy,
     find_target,
     own_configs,
+    retention_of,
     set_configs,
+    shown_configs,
 )
 from ..errors import JobError, StartRefused
 from ..exactly_once.driver import QuerySettings
@@ -274,24 +276,21 @@ class _Clusters:
 
     def _prepare(self, name: str, count: int) -> list[str]:
         target_name = self._options.prefix + name
-        configs = own_configs(self._source, name)
+        configs, retention = own_configs(self._source, name), retention_of(self._source, name)
         target = find_target(self._target, target_name)
         if target is None:
-            create_target(self._target, target_name, count, configs)
-            return [f"created topic {target_name} with {counted(count, 'partition')}"]
+            _, note = create_copy(self._target, target_name, count, configs, retention)
+            return [note]
         if target.partition_count < count:
             add_partitions(self._target, target_name, count)
             target = replace(target, partition_count=count)
-        check_target(self._target, target, count)
+        notes = check_target(self._target, target, count, retention)
         if not self._options.copies_configs:
-            return []
+            return notes
         there = own_configs(self._target, target_name)
         changed = {key: value for key, value in configs.items() if there.get(key) != value}
         if not changed:
-            return []
+            return notes
         set_configs(self._target, target_name, changed)
-        return [f"set {_shown(changed)} of topic {target_name}"]
-
-
-def _shown(configs: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(configs.items()))
+        notes = check_target(self._target, target, count, retention)
+        return [f"set {shown_configs(changed)} of topic {target_name}", *notes]

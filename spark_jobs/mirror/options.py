@@ -66,6 +66,7 @@ class MirrorOptions:
             self.source_options,
             self.max_bytes_per_trigger,
             self.resume_from,
+            {name: (self.prefix + name,) for name in self.subscription.topics},
         )
 
 

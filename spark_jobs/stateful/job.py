@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..copying.opening import Opened, describe_start, opened
 from ..copying.start import query_id
 from ..copying.stream import run_copy
-from ..copying.targets import check_target, create_target, find_target
+from ..copying.targets import check_target, create_copy, find_target, retention_of
 from ..errors import StartRefused
 from ..exactly_once.sink import kafka_sink
 from ..exactly_once.source_offsets import CheckpointOffsets
@@ -149,13 +149,16 @@ def _prepared(
     client = BlockingClient(ClusterAddress(options.bootstrap_servers))
     notes: list[str] = []
     try:
+        retention = retention_of(client, options.topic)
         for name in options.targets:
             topic = find_target(client, name)
             if topic is None:
-                create_target(client, name, count, configs if name == options.to_topic else {})
-                notes.append(f"created topic {name} with {counted(count, 'partition')}")
+                own = configs if name == options.to_topic else {}
+                _, note = create_copy(client, name, count, own, retention)
+                notes.append(note)
             else:
-                notes += check_target(client, topic, count if rule.keeps_partitions else 1)
+                kept = count if rule.keeps_partitions else 1
+                notes += check_target(client, topic, kept, retention)
     finally:
         client.close()
     return notes

@@ -67,6 +67,7 @@ class StatefulOptions:
             self.source_options,
             self.max_bytes_per_trigger,
             self.resume_from,
+            {self.topic: self.targets},
         )
 
 

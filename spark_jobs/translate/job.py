@@ -6,7 +6,7 @@ either side: stop its consumers, translate, start them at the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,6 +16,7 @@ from kbroker.client.consumer import decode_fetched
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..checkpoint import Offsets
+from ..cluster import Topics
 from ..copying.origins import registrations
 from ..errors import JobError, StartRefused
 from ..exactly_once.check import newest_token
@@ -30,7 +31,7 @@ from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.fetch import fetch
 from ..wire.groups import commit_offsets, committed_offsets, describe_group
-from ..wire.offsets import is_missing, list_offset
+from ..wire.offsets import is_missing, list_offset, topic_facts
 from .moves import Copied, Move, moved, needs_first
 from .options import TranslateOptions
 
@@ -122,8 +123,9 @@ def _translate(
             f"query {options.query_name} copies none of the topics of group {options.group} "
             f"({', '.join(left_out)})"
         )
-    positions = token.end_offsets, after.end_offsets
+    positions = token.reached, after.reached
     moves = tuple(_moves(source, wanted, names, positions, copied, is_cut=is_cut))
+    _refuse_beyond(moves, topic_facts(target, sorted({move.target.topic for move in moves})))
     if execute:
         ends: Offsets = {}
         for move in moves:
@@ -175,6 +177,20 @@ def _moves(
             if offset <= position and needs_first(offset, copied):
                 first = first_record(source, place, offset, position)
             yield moved(place, offset, copy, copied, first)
+
+
+def _refuse_beyond(moves: Sequence[Move], copies: Topics) -> None:
+    """Raises StartRefused unless the copies still have what the offset map says."""
+    for move in moves:
+        facts = copies.get(move.target.topic)
+        end = None if facts is None else facts.latest.get(move.target.partition)
+        if end is None or move.target_offset > end:
+            has = "does not exist" if end is None else f"ends at offset {end}"
+            raise StartRefused(
+                f"{move.source} offset {move.offset} is offset {move.target_offset} of "
+                f"{move.target}, which {has}: the copy was deleted or created again, and the "
+                "offset map is of the one before. Copy the topic again first"
+            )
 
 
 def _token(options: TranslateOptions, target: BlockingClient) -> Token:

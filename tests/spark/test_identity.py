@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ def checkpoint(tmp_path: Path) -> Folder:
 
 def test_what_was_written_is_read(checkpoint: Folder) -> None:
     assert read_identity(checkpoint) is None
-    identity = Identity("c", "archive", "/out", 2, {"t": {0: 7}}, 41, TOPICS)
+    assert "targets" not in json.loads(Identity("c", "archive", "/out").to_json())
+    identity = Identity("c", "mirror", "/out", 2, {"t": {0: 7}}, 41, TOPICS, {"copy": "id-c"})
     write_identity(checkpoint, identity)
     assert read_identity(checkpoint) == identity
     assert identity.query_folder == "query-2"

@@ -509,6 +509,16 @@ def test_offsets_of_a_group_are_committed_with_the_batch(cluster: ScriptedCluste
     assert newest_token(cluster).end_offsets == {"in": {0: 17, 3: 4}}
 
 
+def test_the_offsets_of_topics_that_are_no_longer_read_stay(cluster: ScriptedCluster) -> None:
+    for batch_id, topics in enumerate((("in", "also"), ("in",), ("in",), ("in", "also"))):
+        driver = QueryDriver(cluster.client(), QUERY)
+        ends = {topic: {0: 10 + batch_id} for topic in topics}
+        driver.write_batch(batch_id, tasks_of(cluster, batch_id), end_offsets=ends)
+        token = newest_token(cluster)
+        assert token.end_offsets == ends
+        assert token.left == ({} if "also" in topics else {"also": {0: 10}})
+
+
 def test_a_commit_that_is_refused_leaves_no_transaction_open(cluster: ScriptedCluster) -> None:
     driver = QueryDriver(cluster.client(), replace(QUERY, commit_group="readers"))
     cluster.fail(ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -6,7 +6,14 @@ import pytest
 
 from kbroker.model import TopicPartition
 from spark_jobs.exactly_once.errors import SinkError
-from spark_jobs.exactly_once.tokens import Claim, EndOffsets, Token, claim_key, is_written
+from spark_jobs.exactly_once.tokens import (
+    Claim,
+    EndOffsets,
+    Token,
+    claim_key,
+    is_written,
+    left_behind,
+)
 
 ID, OTHER = "query-a", "query-b"
 
@@ -29,6 +36,16 @@ def test_a_token_comes_back() -> None:
     assert Token.decode(Token("", 0, 0).encode()) == Token("", 0, 0)
     keeper = Token(ID, 0, 0, keeper_id=2**40)
     assert Token.decode(keeper.encode()) == keeper
+    left = Token(ID, 7, 1200, {"orders": {0: 10}}, left={"bills": {0: 3}})
+    assert Token.decode(left.encode()) == left
+    assert b"left" not in token.encode()  # as of earlier versions
+
+
+def test_topics_that_are_no_longer_read() -> None:
+    token = Token(ID, 7, 1200, {"orders": {0: 10}, "bills": {0: 3}}, left={"old": {0: 1}})
+    assert left_behind(None, {"orders": {0: 10}}) == {}
+    assert left_behind(token, {"orders": {0: 12}}) == {"bills": {0: 3}, "old": {0: 1}}
+    assert left_behind(token, {"orders": {0: 12}, "bills": {0: 3}, "old": {0: 9}}) == {}
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"batch_id":"x"}', b"\xff", b"null"])

@@ -211,3 +211,33 @@ def test_a_checkpoint_that_is_lost(
     check(bootstrap, other, name, topic, 2)
     with pytest.raises(StartRefused, match="with another checkpoint than"):
         mirror(spark, options)
+
+
+def test_a_topic_that_is_left_out_and_read_again(
+    spark: SparkSession,
+    bootstrap: str,
+    other: str,
+    here: BlockingClient,
+    name: str,
+    options: MirrorOptions,
+) -> None:
+    """Spark began it anew, and its records were copied a second time."""
+    for topic in options.subscription.topics:
+        create_target(here, topic, 1, {})
+        fill(bootstrap, topic, range(50), 1)
+    mirror(spark, options)
+    one, two = options.subscription.topics
+    alone = replace(
+        options, subscription=Subscription((one,)), source_options={"failOnDataLoss": "false"}
+    )
+    fill(bootstrap, one, range(50, 60), 1)
+    assert mirror(spark, alone).totals.rows == 10
+    fill(bootstrap, two, range(50, 70), 1)
+    for call in (describe_check, lambda given: mirror(spark, given)):
+        with pytest.raises(StartRefused, match=f"topic {two} was not read for a while"):
+            call(options)
+    assert mirror(spark, replace(options, resume_from="output")).totals.rows == 20
+    fill(bootstrap, two, range(70, 75), 1)
+    assert mirror(spark, options).totals.rows == 5
+    for topic in (one, two):
+        check(bootstrap, other, name, topic, 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from os import urandom
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_builder import build_batch
@@ -22,6 +23,8 @@ from spark_jobs.translate.job import first_record, translate
 from spark_jobs.translate.options import TranslateOptions, translate_options
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from spark_jobs.wire.groups import commit_offsets, committed_offsets
+from spark_jobs.wire.offsets import topic_facts
+from tests.clients.adapters import wait_until
 from tests.spark.copying.records import content, records_of
 
 pa = pytest.importorskip("pyarrow")
@@ -160,6 +163,27 @@ def test_a_topic_that_was_created_again(client: BlockingClient, source: str) -> 
     commit_offsets(client, copy.options.group, {source: {0: 7}})
     (move,) = translate(copy.options, execute=False).moves
     assert move.target_offset == again[6].offset + 1
+
+
+def test_a_copy_that_was_deleted(client: BlockingClient, source: str) -> None:
+    """The group got offsets behind the end, and read nothing or skipped what was written later."""
+    copy = Copy(client, source)
+    copy.write(range(0, 10), 10)
+    servers = client.address.bootstrap_servers
+    commit_offsets(client, copy.options.group, {source: {0: 8}})
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([copy.target])[copy.target].result(20)
+    wait_until(lambda: not topic_facts(client, [copy.target]), 20, "the topic is gone")
+    again = BlockingClient(client.address)
+    moved_to = replace(copy.options, target_group=f"{copy.options.group}-moved")
+    with pytest.raises(StartRefused, match="which does not exist: the copy was deleted"):
+        translate(moved_to, execute=True)
+    create_target(again, copy.target, 1, {})
+    append(again, copy.target, range(3))
+    again.close()
+    with pytest.raises(StartRefused, match=r"is offset 8 of .* which ends at offset 3"):
+        translate(moved_to, execute=True)
+    assert committed_offsets(client, moved_to.to_group) == {}
 
 
 def test_a_restore_registers_nothing(client: BlockingClient, source: str) -> None:
