@@ -61,14 +61,12 @@ _INT32: Final = struct.Struct(">i")
 
 
 class AppendOrigin(Enum):
-    """The source of a batch: clients have most restrictions; a follower accepts every batch of its
-    leader.
+    """The source of a batch that the leader appends: clients have most restrictions. A follower
+    checks neither these nor producers: it accepts every batch of its leader.
     """
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    RAFT_LEADER = "raft leader"
-    REPLICATION = "replication"
 
 
 class ValidationConfig(Protocol):
@@ -130,8 +128,7 @@ class ValidatedBatches:
     """Batches ready to be written. Offsets are inclusive.
 
     batches: the bytes to write: the caller's own buffer, changed in place, unless the codec had to
-    be changed. offset_of_max_timestamp: the last offset of the batch that has it.
-    log_append_time_ms: -1 unless the topic has LogAppendTime.
+    be changed. log_append_time_ms: -1 unless the topic has LogAppendTime.
     """
 
     __slots__ = (
@@ -141,7 +138,6 @@ class ValidatedBatches:
         "last_offset",
         "log_append_time_ms",
         "max_timestamp",
-        "offset_of_max_timestamp",
     )
 
     def __init__(
@@ -155,13 +151,10 @@ class ValidatedBatches:
         self.headers = headers
         self.base_offset = headers[0].base_offset
         self.log_append_time_ms = log_append_time_ms
-        last = latest = headers[-1]
-        self.last_offset = last_offset = last.base_offset + last.last_offset_delta
-        if len(headers) > 1:
-            latest = max(headers, key=_max_timestamp)  # the first of equal ones
-            last_offset = latest.last_offset
+        last = headers[-1]
+        self.last_offset = last.base_offset + last.last_offset_delta
+        latest = last if len(headers) == 1 else max(headers, key=_max_timestamp)
         self.max_timestamp = latest.max_timestamp
-        self.offset_of_max_timestamp = last_offset
 
     def place(self, next_offset: int, leader_epoch: int) -> None:
         """Assign offsets from next_offset on: the batches were checked before it was known."""
@@ -175,7 +168,6 @@ class ValidatedBatches:
             position += header.size_bytes
         self.base_offset += shift
         self.last_offset += shift
-        self.offset_of_max_timestamp += shift
 
 
 def _max_timestamp(header: BatchHeader) -> int:

@@ -20,6 +20,7 @@ from kbroker.log.cleaner.cleaner import LogCleaner, plan
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.roll import RollDue
+from kbroker.log.state.rolling import begin_roll
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin
@@ -286,7 +287,7 @@ class CrashMachine(RuleBasedStateMachine):
 
         def begin(log: PartitionLog) -> None:
             if log.segments.active.size:
-                roll = log.begin_roll(self.now_ms, log.log_end_offset)
+                roll = begin_roll(log, self.now_ms, log.log_end_offset)
                 if is_made:
                     roll.work()
 

@@ -21,8 +21,8 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import AppendOrigin, validate_replicated
 from kbroker.protocol.batches.batch_builder import build_batch
-from kbroker.protocol.batches.batch_header import assign_offsets
 from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from tests.batch_offsets import assign_offsets
 from tests.log.appends import append_as_leader
 from tests.log.first_branch import NOW_MS, open_log, what_is_left
 

@@ -269,26 +269,6 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
 
 
-def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
-    """Write offsets and leader epoch into batch headers, in place; neither is covered by the CRC.
-
-    batches: whole v2 batches, writable. base_offset: the first offset to assign. Returns the next
-    offset (exclusive). Raises KafkaError(CORRUPT_MESSAGE) if a length runs past the buffer. Source:
-    KIP-98.
-    """
-    position = 0
-    end = len(batches)
-    while position < end:
-        header = read_batch_header(batches, position)
-        if header.batch_length + LENGTH_OVERHEAD > end - position:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch length runs past the buffer")
-        _INT64.pack_into(batches, position, base_offset)
-        _INT32.pack_into(batches, position + LEADER_EPOCH_POSITION, leader_epoch)
-        base_offset += header.last_offset_delta + 1
-        position += header.batch_length + LENGTH_OVERHEAD
-    return base_offset
-
-
 def set_max_timestamp(
     batches: bytearray | memoryview, position: int, timestamp_ms: int, *, log_append_time: bool
 ) -> None:

@@ -90,7 +90,6 @@ class Follower:
         """When each is due again; the delay is always the same, so the first is due first."""
         self._held_back: dict[FollowedPartition, int] = {}
         """Until when each throttled one is not fetched."""
-        self._truncating: list[FollowedPartition] = []
         self._out_of_range: dict[FollowedPartition, None] = {}
         self._under_way: dict[FollowedPartition, int] = {}
         """Partitions with a change of their log that is not reported yet, and when that began."""
@@ -107,11 +106,6 @@ class Follower:
     def get(self, key: PartitionKey) -> FollowedPartition | None:
         """A partition that is followed, failed ones too."""
         return self._followed.get(key)
-
-    @property
-    def failed_count(self) -> int:
-        """How many have failed."""
-        return sum(each.state is FollowState.FAILED for each in self._followed.values())
 
     def follow(self, partition: Partition) -> None:
         """Follow the leader in the partition's leader epoch; the same epoch changes nothing, unless

@@ -14,6 +14,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state import truncation
 from kbroker.log.state.cut import Cut
+from kbroker.log.state.rolling import begin_roll
 from kbroker.log.state.truncation import truncate_fully, truncate_to
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_offsets
@@ -167,7 +168,7 @@ def test_where_nothing_is_cut_there_is_no_job(log: PartitionLog) -> None:
 
 
 def test_a_job_that_waits_has_to_be_done_first(log: PartitionLog) -> None:
-    log.begin_roll(NOW_MS, 36)
+    begin_roll(log, NOW_MS, 36)
     with pytest.raises(InvariantError, match="cannot be cut"):
         begin(log, 12)
     with pytest.raises(InvariantError, match="cannot be cut"):
