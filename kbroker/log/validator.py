@@ -8,7 +8,6 @@ KIP-390, KIP-467 (errors per record), KIP-937 (timestamp bounds).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NoReturn, Protocol
@@ -18,9 +17,9 @@ from kbroker.protocol.batches.batch_builder import recompress
 from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
-    LEADER_EPOCH_POSITION,
+    LEADER_FIELDS,
+    LENGTH_FIELD,
     LENGTH_OVERHEAD,
-    LENGTH_POSITION,
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
@@ -55,9 +54,6 @@ CODEC_NAMES: Final[Mapping[int, str]] = {
     3: "lz4",
     4: "zstd",
 }
-
-_INT64: Final = struct.Struct(">q")
-_INT32: Final = struct.Struct(">i")
 
 
 class AppendOrigin(Enum):
@@ -163,8 +159,9 @@ class ValidatedBatches:
         for header in self.headers:
             header.base_offset += shift
             header.partition_leader_epoch = leader_epoch
-            _INT64.pack_into(self.batches, position, header.base_offset)
-            _INT32.pack_into(self.batches, position + LEADER_EPOCH_POSITION, leader_epoch)
+            LEADER_FIELDS.pack_into(
+                self.batches, position, header.base_offset, header.batch_length, leader_epoch
+            )
             position += header.size_bytes
         self.base_offset += shift
         self.last_offset += shift
@@ -225,8 +222,7 @@ def validate_batches(
             header = read_batch_header(piece)
         header.base_offset = next_offset
         header.partition_leader_epoch = leader_epoch
-        _INT64.pack_into(piece, 0, next_offset)
-        _INT32.pack_into(piece, LEADER_EPOCH_POSITION, leader_epoch)
+        LEADER_FIELDS.pack_into(piece, 0, next_offset, header.batch_length, leader_epoch)
         if pieces is not None:
             pieces.append(piece)
         next_offset += header.last_offset_delta + 1
@@ -306,7 +302,7 @@ def _checked_header(view: memoryview, position: int, max_message_bytes: int | No
     if magic < MAGIC:
         _refuse(f"only record batches of magic {MAGIC} are taken, not of magic {magic}")
     if left < BATCH_OVERHEAD:
-        (length,) = _INT32.unpack_from(view, position + LENGTH_POSITION)
+        (length,) = LENGTH_FIELD.unpack_from(view, position)
         if length >= BATCH_OVERHEAD - LENGTH_OVERHEAD:
             _refuse(f"a batch is cut short: {left} bytes")
     header = read_batch_header(view, position)

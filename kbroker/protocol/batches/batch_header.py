@@ -35,7 +35,6 @@ LOG_OVERHEAD. A batch of batch length n has n + LENGTH_OVERHEAD bytes.
 """
 
 LENGTH_POSITION: Final = 8
-LEADER_EPOCH_POSITION: Final = 12
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
@@ -63,6 +62,8 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 """Base offset, batch length: the first fields in every magic."""
 LENGTH_FIELD: Final = struct.Struct(">8xi")
+LENGTH_AND_EPOCH: Final = struct.Struct(">8xii")
+"""Batch length, leader epoch; in magic 0 and 1 other fields are in the place of the epoch."""
 LEADER_FIELDS: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: the leader sets the first and the last."""
 APPEND_FIELDS: Final = struct.Struct(">qi4xbIhI8xqqhiI")
