@@ -17,7 +17,7 @@ from kbroker.log.directories.directory import LogDirectory, remove_all
 from kbroker.log.directories.loading import (
     TopicConfigs,
 )
-from kbroker.log.directories.log_directories import LogDirectories, own_threads
+from kbroker.log.directories.log_directories import LogDirectories
 from kbroker.log.directories.moves import LogMoves
 from kbroker.log.directories.opening import AssignedDirectory, IsKnown, LogOpening
 from kbroker.log.partition_log import PartitionLog
@@ -62,11 +62,11 @@ class LogManager(LogDirectories):
         *,
         now_ms: Callable[[], int],
         random: Random,
+        threads: ThreadPools,
         open_files: OpenFiles | None = None,
-        threads: ThreadPools = own_threads,
     ) -> None:
         super().__init__(
-            config, now_ms=now_ms, random=random, open_files=open_files, threads=threads
+            config, now_ms=now_ms, random=random, threads=threads, open_files=open_files
         )
         self.default_log_config = LogConfig.from_configs(config, {})
         self.faults = FaultReports()

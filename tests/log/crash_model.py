@@ -32,6 +32,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader, appended, request_of
 from tests.log.crash_truth import Truth, parse, read_all, stored
+from tests.own_threads import own_threads
 from tests.sim.disk import FAULTS, Crashed, SimDisk
 from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimer, SimTimers
@@ -99,6 +100,7 @@ class CrashMachine(RuleBasedStateMachine):
             BROKER_CONFIG,
             now_ms=lambda: self.now_ms,
             random=Random(0),
+            threads=own_threads,
             open_files=OpenFiles(3),
         )
         self.manager.load(lambda _: self.config)

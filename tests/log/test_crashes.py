@@ -31,6 +31,7 @@ from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.crash_model import CrashMachine
 from tests.log.crash_truth import Batch, read_all
+from tests.own_threads import own_threads
 from tests.sim.disk import Crashed, SimDisk
 
 TOPIC_PARTITION = TopicPartition("topic", 0)
@@ -239,7 +240,7 @@ def test_what_follows_a_truncation_before_the_start_is_not_taken_for_deleted(
     config = BrokerConfig.from_properties({"log.dirs": "/disk/data", "node.id": "1"})
 
     def start() -> LogManager:
-        manager = LogManager(config, now_ms=lambda: 0, random=Random(1))
+        manager = LogManager(config, now_ms=lambda: 0, random=Random(1), threads=own_threads)
         manager.load(lambda _: CONFIG)
         return manager
 

@@ -18,6 +18,7 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
+from tests.own_threads import own_threads
 from tests.replication.world import (
     NODE_ID,
     TOPIC,
@@ -358,7 +359,9 @@ def test_the_current_log_is_missing_and_the_metadata_names_its_directory(world: 
     current.rename(world.dirs[0] / f"{KEY}.{'0' * 32}-delete")
     ids = {str(path): bytes(15) + bytes([number]) for number, path in enumerate(world.dirs, 5)}
     for assigned, expected in ((0, None), (1, world.dirs[1])):
-        logs = LogManager(world.config, now_ms=world.timers.now_ms, random=Random(1))
+        logs = LogManager(
+            world.config, now_ms=world.timers.now_ms, random=Random(1), threads=own_threads
+        )
         logs.lock()
         logs.set_directory_ids(ids)
         logs.load(assigned=lambda key, at=assigned: ids[str(world.dirs[at])])

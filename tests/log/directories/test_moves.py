@@ -15,6 +15,7 @@ from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from tests.log.directories.manager import CONFIG, NOW_MS, fill, start
+from tests.own_threads import own_threads
 from tests.sim.disk import Crashed, SimDisk
 
 A = TopicPartition("a", 0)
@@ -101,7 +102,10 @@ def test_after_a_power_loss_at_the_swap_the_partition_is_in_one_directory(seed: 
 
     def begin() -> LogManager:
         manager = LogManager(
-            BrokerConfig.from_properties(properties), now_ms=lambda: NOW_MS, random=Random(1)
+            BrokerConfig.from_properties(properties),
+            now_ms=lambda: NOW_MS,
+            random=Random(1),
+            threads=own_threads,
         )
         manager.set_directory_ids({str(path): path.name.encode() for path in paths})
         manager.load(lambda topic: CONFIG, assigned=lambda key: b"d2")

@@ -28,6 +28,7 @@ from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.conftest import KAFKA_DATA
 from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log
+from tests.own_threads import own_threads
 
 Unpack = Callable[..., Path]
 
@@ -45,7 +46,7 @@ def kafka_config(topic: str) -> LogConfig:
 
 def manager_of(directory: Path) -> LogManager:
     config = BrokerConfig.from_properties({"log.dirs": str(directory), "node.id": "1"})
-    return LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    return LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
 
 
 def loaded_lines(name: str) -> dict[str, dict[str, str]]:

@@ -22,6 +22,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
 from kbroker.settings.broker import BrokerConfig
 from tests.log.state.logs import KEY, NOW_MS, append, open_log, produce
+from tests.own_threads import own_threads
 
 
 def make_log(folder: Path) -> PartitionLog:
@@ -211,7 +212,7 @@ def test_checkpoints_come_down_before_anything_is_cut(
     folder = tmp_path / "data"
     folder.mkdir()
     config = BrokerConfig.from_properties({"log.dirs": str(folder), "node.id": "1"})
-    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     manager.load()
     log = manager.get_or_create(KEY, None, manager.default_log_config)
     append(log, 10)

@@ -22,6 +22,7 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 KEY = TopicPartition("topic", 0)
@@ -39,7 +40,7 @@ def opened(tmp_path: Path) -> Callable[[], tuple[LogManager, PartitionLog]]:
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "node.id": "1"})
 
     def start() -> tuple[LogManager, PartitionLog]:
-        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
         manager.load(lambda topic: CONFIG)
         return manager, manager.get_or_create(KEY, TOPIC_ID, CONFIG)
 

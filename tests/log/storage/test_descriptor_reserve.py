@@ -26,6 +26,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)
@@ -133,7 +134,7 @@ def test_brokers_of_a_process_share_the_larger_reserve() -> None:
 
 
 def start(config: BrokerConfig) -> LogManager:
-    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     manager.lock()
     manager.load(lambda topic: CONFIG)
     return manager
