@@ -332,7 +332,7 @@ class CrashMachine(RuleBasedStateMachine):
 
         def truncate(log: PartitionLog) -> None:
             if not in_worker:
-                is_cut.append(manager.truncate(KEY, offset))
+                is_cut.append(manager.truncate(log, offset))
                 return
             log.jobs.settle()
             cut = manager.begin_cut(KEY, offset, is_full=False, then=lambda: None)

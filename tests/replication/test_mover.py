@@ -18,6 +18,7 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
+from tests.log.cuts import cut_now
 from tests.own_threads import own_threads
 from tests.replication.world import (
     NODE_ID,
@@ -508,9 +509,9 @@ def test_a_follower_that_was_truncated_and_grew_while_the_move_rested(
     assert future is not None
     while future.log_end_offset < copied:
         world.step()
-    world.logs.truncate(KEY, copied, is_future=True)
+    world.logs.truncate(future, copied)
     for offset in cuts:
-        world.logs.truncate(KEY, offset)
+        cut_now(world.logs, KEY, offset)
     append_epochs(source, then)
     expected = batches_of(source), source.leader_epochs.entries
     world.finish()
@@ -533,7 +534,7 @@ def test_a_chunk_that_is_read_after_the_source_was_truncated_is_not_appended(
     copied = future.log_end_offset
     position = sum(len(data) for offset, data in batches_of(source) if offset < copied)
     assert 5 < copied < 15 and len(world.work.held) == 1  # the next chunk is being read
-    world.logs.truncate(KEY, 5)
+    cut_now(world.logs, KEY, 5)
     wanted = position - source.segments.active.size  # so that a batch begins at that position
     candidates = (
         build_batch(

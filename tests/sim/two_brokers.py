@@ -54,6 +54,7 @@ from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.views.log_config import LogConfigs
+from tests.log.cuts import cut_now
 from tests.own_threads import own_threads
 from tests.replication.world import partitions_of, record_bytes
 from tests.sim.offload import always, run_inline
@@ -400,7 +401,7 @@ class SimBroker:
             _, own_end = log.leader_epochs.end_offset_for(diverging.epoch, log.log_end_offset)
             end_offset = min(diverging.end_offset, own_end)
             assert end_offset >= partition.high_watermark, "a committed record is truncated"
-            self.logs.truncate(key, end_offset)
+            cut_now(self.logs, key, end_offset)
             self.truncations += 1
             return
         self.synced[key] = epoch

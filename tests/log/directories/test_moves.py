@@ -10,6 +10,8 @@ import pytest
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -74,6 +76,24 @@ def test_a_copy_that_is_dropped_is_deleted_later(manager: LogManager) -> None:
     manager.moves.drop_future(A)
     assert manager.moves.future(A) is None
     assert [path.name[-7:] for path in Path(elsewhere(manager)).glob("a-0*")] == ["-delete"]
+
+
+def test_a_copy_that_is_cut_has_its_checkpoints_lowered(manager: LogManager) -> None:
+    target = elsewhere(manager)
+    manager.moves.create_future(A, target)
+    copy = manager.moves.future(A)
+    assert copy is not None
+    copy.append_as_follower(bytes_of(manager.logs[A], 1), now_ms=NOW_MS)
+    copy.roll(NOW_MS)
+    copy.flush()
+    copy.log_start_offset = 3
+    manager.checkpoints.write_recovery_points()
+    manager.checkpoints.write_start_offsets()
+    paths = [Path(target, name) for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS)]
+    assert [read_offsets(path)[A] for path in paths] == [3, 3]
+    assert manager.truncate(copy, 2)
+    assert (copy.log_start_offset, copy.log_end_offset) == (2, 2)
+    assert [read_offsets(path)[A] for path in paths] == [1, 2]
 
 
 def test_a_promoted_copy_is_the_log(manager: LogManager) -> None:

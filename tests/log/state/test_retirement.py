@@ -22,6 +22,7 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.log.cuts import cut_now
 from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
@@ -127,9 +128,9 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
         case "delete":
             assert manager.delete(KEY)
         case "truncate":
-            manager.truncate(KEY, START + 1)
+            cut_now(manager, KEY, START + 1)
         case "begin anew":  # a new segment where a retired one was
-            manager.truncate(KEY, 0)
+            cut_now(manager, KEY, 0)
             assert names(log)[0] == "00000000000000000000.index"
         case "append":
             append_as_leader(
