@@ -161,8 +161,14 @@ class _Node:
     def __init__(self, node_id: int, folder: Path, partitions: int, turns: _Turns) -> None:
         config = BrokerConfig.from_properties({"log.dirs": str(folder), "node.id": str(node_id)})
         self.config = config
-        self.offload = NodeResources(config).offload
-        self.logs = LogManager(config, now_ms=turns.now_ms, random=Random(1))
+        resources = NodeResources(config)
+        self.offload = resources.offload
+        self.logs = LogManager(
+            config,
+            now_ms=turns.now_ms,
+            random=Random(1),
+            threads=resources.threads,
+        )
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(

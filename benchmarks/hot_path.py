@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -79,7 +80,12 @@ class Bench:
         config = BrokerConfig.from_properties({"log.dirs": str(folder), "node.id": "1"})
         timers = _Clock()
         self.now_ms = timers.now_ms()
-        self.logs = LogManager(config, now_ms=timers.now_ms, random=Random(1))
+        self.logs = LogManager(
+            config,
+            now_ms=timers.now_ms,
+            random=Random(1),
+            threads=lambda _, count: ThreadPoolExecutor(count),
+        )
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(

@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.figures import Figure, machine
@@ -54,7 +55,10 @@ def manager(folder: Path, threads: int = 2) -> LogManager:
         "num.recovery.threads.per.data.dir": str(threads),
     }
     made = LogManager(
-        BrokerConfig.from_properties(properties), now_ms=lambda: NOW_MS, random=random.Random(1)
+        BrokerConfig.from_properties(properties),
+        now_ms=lambda: NOW_MS,
+        random=random.Random(1),
+        threads=lambda _, count: ThreadPoolExecutor(count),
     )
     made.lock()
     return made

@@ -53,19 +53,24 @@ BATCH_MODULES = {
 }
 FIELD_POSITIONS = {8, 12, 16, 17, 21, 22, 23, 27, 35, 43, 51, 53, 57, 61}
 FIELD_ACCESS = {"unpack_from", "pack_into"}
-PART_OF_HEADER = re.compile(r">(qii.*|qi[^i].*|\d*x.*|.+\dx.*)")
-"""Struct formats that begin as a batch header does, or skip bytes to reach a field."""
+PART_OF_HEADER = re.compile(r">(qii.*|qi[^i].*|ii.*|\d*x.*|.+\dx.*)")
+"""Struct formats that begin as a batch header does, at its base offset or its length, or skip bytes
+to reach a field.
+"""
 
 
 def header_layout_spelled_in(tree: ast.Module) -> Iterator[ast.AST]:
     """Nodes that write a position, a struct format or an attribute bit of a batch header as a
-    literal.
+    literal, or read or write a field of it with another struct than the header's.
     """
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(slice=place):
                 places: list[ast.AST] = [place]
             case ast.Call(func=ast.Attribute(attr=name), args=args) if name in FIELD_ACCESS:
+                if any("_POSITION" in ast.unparse(each) for each in args):
+                    yield node  # a struct of its own, applied where that field is
+                    continue
                 places = list(args[1:])
             case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
                 sides = {type(left): left, type(right): right}
@@ -102,12 +107,60 @@ def test_one_module_knows_the_layout_of_a_batch_header() -> None:
         "INT16.unpack_from(batch, at + 21)",
         "int.from_bytes(data[at + 8 : at + 12])",
         "header.attributes & 0x20",
+        "INT32.pack_into(batch, LEADER_EPOCH_POSITION, epoch)",
+        "LENGTH_AND_EPOCH.unpack_from(view, at + LENGTH_POSITION)",
+        'Struct(">ii")',
         'Struct(">57xi")',
         'Struct(">qi4xb6xi8xq")',
     ],
 )
 def test_a_spelled_layout_is_found(text: str) -> None:
     assert list(header_layout_spelled_in(ast.parse(text)))
+
+
+USING_ROOMS = ("kbroker", "spark_jobs", "benchmarks", "scripts")
+DECORATORS = r"abstractmethod|(cached_)?property|(class|static)method|.*cache|.*setter"
+"""Of functions that are used by their name; others register what they decorate."""
+
+UNUSED_IN_KBROKER = {
+    "list_commands": "typer calls it",
+    "format_commands": "typer calls it",
+    "pause_writing": "asyncio calls it",
+    "resume_writing": "asyncio calls it",
+    "can_write_eof": "a method of asyncio.Transport",
+    "is_running": "a node of the simulation, for its scripts",
+    "wait_for_exit": "a broker's process in tests of the project and of users",
+    "largest_request": "the bound that the memory pool promises, for its tests",
+    "watcher_count": "tests of Fetch look for watchers that were left behind",
+}
+"""Public functions and methods that no code but tests uses, and why they stay."""
+
+
+def test_no_function_is_for_tests_only() -> None:
+    """A name counts as used where it is loaded, as a variable, an attribute or in a string. Methods
+    that share their name with a used one are not found.
+    """
+    defined: dict[str, str] = {}
+    used: set[str] = set()
+    paths = [p for room in USING_ROOMS for p in sorted((ROOT / room).rglob("*.py"))]
+    for path in paths:
+        is_kbroker = path.is_relative_to(ROOT / "kbroker")
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                    used.add(name)
+                case ast.Constant(value=str(text)):
+                    used.update(re.split(r"[.:]", text))
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if is_kbroker:
+                    is_registered = any(
+                        not re.fullmatch(DECORATORS, ast.unparse(each))
+                        for each in node.decorator_list
+                    )
+                    if not (name.startswith("_") or is_registered):
+                        defined[name] = f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+    unused = {name: where for name, where in defined.items() if name not in used}
+    assert [where for name, where in unused.items() if name not in UNUSED_IN_KBROKER] == []
+    assert unused.keys() == UNUSED_IN_KBROKER.keys(), "these are used again, or are gone"
 
 
 OWN_DESTRUCTORS = {"kbroker/log/storage/files.py": {"os.close", "contextlib.suppress"}}

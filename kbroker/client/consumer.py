@@ -108,13 +108,6 @@ class Consumer:
         for topic_partition, found in (await self._list_offsets(lookups)).items():
             self.positions[topic_partition] = found
 
-    async def seek_to_timestamp(self, timestamps: Mapping[TopicPartition, int]) -> None:
-        """Seek to the first record at or after a time in ms, or to the end if there is none."""
-        found = await self._list_offsets(timestamps)
-        missing = [topic_partition for topic_partition, offset in found.items() if offset < 0]
-        ends = await self._list_offsets(dict.fromkeys(missing, LATEST_TIMESTAMP))
-        self.positions.update(found | ends)
-
     async def end_offsets(self) -> dict[TopicPartition, int]:
         """The end offset of each assigned partition (for read_committed: its last stable
         offset).

@@ -17,7 +17,7 @@ from kbroker.log.directories.directory import LogDirectory, remove_all
 from kbroker.log.directories.loading import (
     TopicConfigs,
 )
-from kbroker.log.directories.log_directories import LogDirectories, own_threads
+from kbroker.log.directories.log_directories import LogDirectories
 from kbroker.log.directories.moves import LogMoves
 from kbroker.log.directories.opening import AssignedDirectory, IsKnown, LogOpening
 from kbroker.log.partition_log import PartitionLog
@@ -62,11 +62,11 @@ class LogManager(LogDirectories):
         *,
         now_ms: Callable[[], int],
         random: Random,
+        threads: ThreadPools,
         open_files: OpenFiles | None = None,
-        threads: ThreadPools = own_threads,
     ) -> None:
         super().__init__(
-            config, now_ms=now_ms, random=random, open_files=open_files, threads=threads
+            config, now_ms=now_ms, random=random, threads=threads, open_files=open_files
         )
         self.default_log_config = LogConfig.from_configs(config, {})
         self.faults = FaultReports()
@@ -211,29 +211,21 @@ class LogManager(LogDirectories):
             self.fail(directory, error)
             return True
 
-    def truncate(
-        self, topic_partition: TopicPartition, offset: int, *, is_future: bool = False
-    ) -> bool:
-        """Truncate that log, or its future one, to offset (exclusive). Returns whether any records
-        were removed. Blocks.
+    def truncate(self, log: PartitionLog, offset: int) -> bool:
+        """Truncate a future log to offset (exclusive). Returns whether any records were removed.
+        Blocks; a hosted log is truncated by `begin_cut`.
 
-        If flushed records are removed, the recovery point on disk is lowered first: otherwise,
-        after a crash of the machine, new batches below the old recovery point would not be checked.
-        The log start offset is lowered likewise, or the next start would treat new records as
-        deleted. Raises LogDirectoryError.
+        If flushed records are removed, the recovery point on disk is lowered: otherwise, after a
+        crash of the machine, new batches below the old recovery point would not be checked. The log
+        start offset is lowered likewise, or the next start would treat new records as deleted.
+        Raises LogDirectoryError.
         """
-        log = self.moves.future(topic_partition) if is_future else self._logs.get(topic_partition)
-        if log is None:
-            raise InvariantError(f"{topic_partition} has no such log")
         recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
-        cleaner_offset = log.cleaner_offset
         is_cut = log.truncate_to(offset, now_ms=self.now_ms())
         if is_cut and recovery_point >= log.log_end_offset:
             self.checkpoints.write_recovery_points()
         if log.log_start_offset < log_start_offset:
             self.checkpoints.write_start_offsets()
-        if cleaner_offset != log.cleaner_offset and self.on_cleaned_cut is not None:
-            self.on_cleaned_cut(log)
         return is_cut
 
     def begin_cut(
@@ -244,9 +236,9 @@ class LogManager(LogDirectories):
         is_full: bool,
         then: Callable[[], None],
     ) -> Cut | None:
-        """`truncate`, or with is_full `PartitionLog.truncate_fully`, prepared for a worker, which
-        first writes the checkpoints that are lowered. then: called once the log is truncated. None
-        if there is nothing to remove. Raises LogDirectoryError.
+        """`PartitionLog.begin_cut` for a hosted log: a worker first writes the checkpoints of the
+        recovery point and the log start offset, if they are lowered. then: called once the log is
+        truncated. None if there is nothing to remove. Raises LogDirectoryError.
         """
         log, directory = self._logs.get(topic_partition), self.hosting(topic_partition)
         if log is None or directory is None:

@@ -21,13 +21,12 @@ from kbroker.log.appending import AppendableLog
 from kbroker.log.recovery.recovery import load
 from kbroker.log.results import ReadInfo
 from kbroker.log.state import retention, truncation
-from kbroker.log.state.closing import begin_last_flush, close_logs, release, rename_folder
+from kbroker.log.state.closing import close_logs, release, rename_folder
 from kbroker.log.state.cut import Cut
 from kbroker.log.state.flush import Flush
 from kbroker.log.state.flushing import begin_flush, flush_now
 from kbroker.log.state.producers import take_snapshot
-from kbroker.log.state.roll import Roll
-from kbroker.log.state.rolling import begin_roll, roll_now, settle_roll
+from kbroker.log.state.rolling import roll_now, settle_roll
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import Checkpoint, read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
@@ -161,12 +160,6 @@ class PartitionLog(AppendableLog):
         """
         return roll_now(self, now_ms, base_offset or 0)
 
-    def begin_roll(self, now_ms: int, base_offset: int) -> Roll:
-        """The roll in progress, or a new one. An operation that cannot wait for the roll completes
-        it.
-        """
-        return begin_roll(self, now_ms, base_offset)
-
     # -- reading ----------------------------------------------------------------------------------
 
     def read(
@@ -226,10 +219,6 @@ class PartitionLog(AppendableLog):
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """As `search_time`, run to its end in this thread: reads and decompresses batches."""
         return find_now(self.search_time(timestamp_ms))
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """As `search_max_timestamp`, run to its end in this thread."""
-        return find_now(self.search_max_timestamp())
 
     def earliest(self) -> TimestampOffset:
         """The log start offset, with the leader epoch of the records there (-1 unknown)."""
@@ -322,10 +311,6 @@ class PartitionLog(AppendableLog):
         if not self.closed and self.failure is None:
             close_logs([self])
         self.release()
-
-    def begin_last_flush(self) -> Flush:
-        """Write what a clean shutdown leaves on disk. Returns what has to be synced for it."""
-        return begin_last_flush(self)
 
     def release(self) -> None:
         """Close all file descriptors; reads in progress keep theirs."""

@@ -8,7 +8,6 @@ KIP-390, KIP-467 (errors per record), KIP-937 (timestamp bounds).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NoReturn, Protocol
@@ -18,9 +17,9 @@ from kbroker.protocol.batches.batch_builder import recompress
 from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
     CODEC_MASK,
-    LEADER_EPOCH_POSITION,
+    LEADER_FIELDS,
+    LENGTH_FIELD,
     LENGTH_OVERHEAD,
-    LENGTH_POSITION,
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
@@ -56,19 +55,14 @@ CODEC_NAMES: Final[Mapping[int, str]] = {
     4: "zstd",
 }
 
-_INT64: Final = struct.Struct(">q")
-_INT32: Final = struct.Struct(">i")
-
 
 class AppendOrigin(Enum):
-    """The source of a batch: clients have most restrictions; a follower accepts every batch of its
-    leader.
+    """The source of a batch that the leader appends: clients have most restrictions. A follower
+    checks neither these nor producers: it accepts every batch of its leader.
     """
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    RAFT_LEADER = "raft leader"
-    REPLICATION = "replication"
 
 
 class ValidationConfig(Protocol):
@@ -130,8 +124,7 @@ class ValidatedBatches:
     """Batches ready to be written. Offsets are inclusive.
 
     batches: the bytes to write: the caller's own buffer, changed in place, unless the codec had to
-    be changed. offset_of_max_timestamp: the last offset of the batch that has it.
-    log_append_time_ms: -1 unless the topic has LogAppendTime.
+    be changed. log_append_time_ms: -1 unless the topic has LogAppendTime.
     """
 
     __slots__ = (
@@ -141,7 +134,6 @@ class ValidatedBatches:
         "last_offset",
         "log_append_time_ms",
         "max_timestamp",
-        "offset_of_max_timestamp",
     )
 
     def __init__(
@@ -155,13 +147,10 @@ class ValidatedBatches:
         self.headers = headers
         self.base_offset = headers[0].base_offset
         self.log_append_time_ms = log_append_time_ms
-        last = latest = headers[-1]
-        self.last_offset = last_offset = last.base_offset + last.last_offset_delta
-        if len(headers) > 1:
-            latest = max(headers, key=_max_timestamp)  # the first of equal ones
-            last_offset = latest.last_offset
+        last = headers[-1]
+        self.last_offset = last.base_offset + last.last_offset_delta
+        latest = last if len(headers) == 1 else max(headers, key=_max_timestamp)
         self.max_timestamp = latest.max_timestamp
-        self.offset_of_max_timestamp = last_offset
 
     def place(self, next_offset: int, leader_epoch: int) -> None:
         """Assign offsets from next_offset on: the batches were checked before it was known."""
@@ -170,12 +159,12 @@ class ValidatedBatches:
         for header in self.headers:
             header.base_offset += shift
             header.partition_leader_epoch = leader_epoch
-            _INT64.pack_into(self.batches, position, header.base_offset)
-            _INT32.pack_into(self.batches, position + LEADER_EPOCH_POSITION, leader_epoch)
+            LEADER_FIELDS.pack_into(
+                self.batches, position, header.base_offset, header.batch_length, leader_epoch
+            )
             position += header.size_bytes
         self.base_offset += shift
         self.last_offset += shift
-        self.offset_of_max_timestamp += shift
 
 
 def _max_timestamp(header: BatchHeader) -> int:
@@ -233,8 +222,7 @@ def validate_batches(
             header = read_batch_header(piece)
         header.base_offset = next_offset
         header.partition_leader_epoch = leader_epoch
-        _INT64.pack_into(piece, 0, next_offset)
-        _INT32.pack_into(piece, LEADER_EPOCH_POSITION, leader_epoch)
+        LEADER_FIELDS.pack_into(piece, 0, next_offset, header.batch_length, leader_epoch)
         if pieces is not None:
             pieces.append(piece)
         next_offset += header.last_offset_delta + 1
@@ -314,7 +302,7 @@ def _checked_header(view: memoryview, position: int, max_message_bytes: int | No
     if magic < MAGIC:
         _refuse(f"only record batches of magic {MAGIC} are taken, not of magic {magic}")
     if left < BATCH_OVERHEAD:
-        (length,) = _INT32.unpack_from(view, position + LENGTH_POSITION)
+        (length,) = LENGTH_FIELD.unpack_from(view, position)
         if length >= BATCH_OVERHEAD - LENGTH_OVERHEAD:
             _refuse(f"a batch is cut short: {left} bytes")
     header = read_batch_header(view, position)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -452,13 +452,6 @@ def response_header_version(api_key: int, version: int) -> int:
     if info is None:
         info = api_info(api_key)
     return 1 if version >= info.flexible_from and api_key != _API_VERSIONS else 0
-
-
-def header_version(api_key: int, version: int, kind: Literal["request", "response"]) -> int:
-    """Version of the header in front of a request or response of that API and version."""
-    if kind == "request":
-        return request_header_version(api_key, version)
-    return response_header_version(api_key, version)
 
 
 @cache

@@ -176,7 +176,7 @@ class LogMover:
 
     def _advance(self, move: _Move, source: PartitionLog) -> None:
         future = move.future
-        self._reconcile(move.key, source, future)
+        self._reconcile(source, future)
         if move.is_assigned:
             self._copy_cached(source, future)
         behind = self._next_chunk(source, future)
@@ -191,17 +191,17 @@ class LogMover:
         elif move.is_assigned:
             self._swap(move, source)
 
-    def _reconcile(self, key: TopicPartition, source: PartitionLog, future: PartitionLog) -> None:
+    def _reconcile(self, source: PartitionLog, future: PartitionLog) -> None:
         """Truncate what the source no longer has (a follower may have been truncated, more than
         once), or restart the copy at the source's log start offset if that is beyond the copy's
         end.
         """
         if future.log_end_offset > source.log_end_offset:
-            self._logs.truncate(key, source.log_end_offset, is_future=True)
+            self._logs.truncate(future, source.log_end_offset)
         # A cut that is not complete takes the latest epoch of the copy away, so this ends.
         while (cut := truncation_to_source(future, source)) is not None:
             if not cut.is_complete or cut.offset < future.log_end_offset:
-                self._logs.truncate(key, cut.offset, is_future=True)
+                self._logs.truncate(future, cut.offset)
             if cut.is_complete:
                 break
         if future.log_end_offset < source.log_start_offset:

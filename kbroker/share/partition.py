@@ -64,11 +64,6 @@ class SharePartition:
         """
         return sum(run.last - run.first + 1 for run in self._runs if run.state in TERMINAL)
 
-    @property
-    def run_count(self) -> int:
-        """Number of runs: the memory that the state takes."""
-        return len(self._runs)
-
     def batches(self) -> list[StateBatch]:
         """The state of all records from start_offset to end_offset."""
         return [StateBatch(run.first, run.last, run.state, run.deliveries) for run in self._runs]
@@ -91,14 +86,6 @@ class SharePartition:
             run.deadline_ms for run in self._runs if run.state == ACQUIRED and run.change is None
         ]
         return min(deadlines, default=None)
-
-    def acquired_by(self, member_id: str) -> int:
-        """How many records a member has acquired."""
-        return sum(
-            run.last - run.first + 1
-            for run in self._runs
-            if run.state == ACQUIRED and run.member == member_id
-        )
 
     # -- acquisition -------------------------------------------------------------------------
 

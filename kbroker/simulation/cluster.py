@@ -16,7 +16,7 @@ from typing import Final
 
 from kbroker.model import StartupError, random_uuid, uuid_to_string
 from kbroker.node.node import Broker
-from kbroker.quorum.formatting.format import METADATA_FOLDER, FormatOptions, format_directories
+from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from kbroker.simulation.event_loop import SimulatedLoop
 from kbroker.simulation.network import HOST
@@ -186,10 +186,6 @@ class SimulatedNode:
         """The segments of a partition, in order."""
         paths = sorted((Path(self.config.log_dirs[0]) / folder).glob("*.log"))
         return b"".join(path.read_bytes() for path in paths)
-
-    def metadata_log_bytes(self) -> bytes:
-        """The segments of the metadata log, in order."""
-        return self.log_bytes(METADATA_FOLDER)
 
     def __str__(self) -> str:
         return f"node {self.id}"

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from kbroker.client.cluster import TRANSACTION_COORDINATOR, Client
 from kbroker.model import StartupError
@@ -104,7 +104,3 @@ async def persist(
         if group is not None:
             client.forget_coordinator(group)
         await asyncio.sleep(RETRY_S)
-
-
-Actor = Callable[[], Coroutine[Any, Any, None]]
-"""A client: a coroutine that runs until it has stopped."""

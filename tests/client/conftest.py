@@ -13,7 +13,6 @@ from typing import Any, Self
 import pytest
 
 from kbroker.protocol.apis import ApiKey, request_class, valid_versions
-from kbroker.protocol.batches.batch_header import assign_offsets
 from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import decode_request_header, encode_response_frame
@@ -28,6 +27,7 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.protocol.messages.produce import ProduceResponse
+from tests.batch_offsets import assign_offsets
 
 TOPIC_ID = bytes(range(16))
 DROP = object()

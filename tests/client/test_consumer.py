@@ -21,7 +21,6 @@ from kbroker.protocol.batches.control_records import build_end_transaction_marke
 from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
 
 Run = Callable[[Callable[[Any], Any]], None]
 GOLDEN = Path(__file__).parents[1] / "data" / "kafka-4.3.1" / "data"
@@ -249,17 +248,3 @@ def test_records_of_one_leader_are_given_out_while_another_fails() -> None:
         consumer_module._records_of([[], unreachable])
     with pytest.raises(asyncio.CancelledError):
         consumer_module._records_of([[record], asyncio.CancelledError()])
-
-
-def test_a_time_after_the_last_record_is_the_end(run: Run) -> None:
-    async def test(broker: Any) -> None:
-        broker.end_offsets[0] = 42
-        nothing = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=0, offset=-1)
-        topic = ListOffsetsResponse.ListOffsetsTopicResponse(name="events", partitions=[nothing])
-        broker.script(ApiKey.LIST_OFFSETS, ListOffsetsResponse(topics=[topic]))
-        async with Client(broker.address) as client:
-            consumer = Consumer(client)
-            await consumer.seek_to_timestamp({PARTITION: 1 << 60})
-            assert consumer.positions == {PARTITION: 42}
-
-    run(test)

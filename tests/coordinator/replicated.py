@@ -15,9 +15,10 @@ from typing import Any, Protocol, TypeVar
 from kbroker.coordinator.runtime.coordinator_log import ANY_EPOCH, AppendOutcome
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
-from kbroker.protocol.batches.batch_header import assign_offsets, iter_batches, read_batch_header
+from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.batch_offsets import assign_offsets
 from tests.coordinator.simulation import Outcome
 from tests.sim.timers import SimTimers
 

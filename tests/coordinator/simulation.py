@@ -17,7 +17,6 @@ from kbroker.coordinator.topics import DeletedTopic
 from kbroker.model import TopicPartition, Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.batches.batch_header import (
-    assign_offsets,
     check_crc,
     iter_batches,
     read_batch_header,
@@ -25,6 +24,7 @@ from kbroker.protocol.batches.batch_header import (
 from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
 from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from tests.batch_offsets import assign_offsets
 from tests.sim.timers import SimTimers
 
 LOG_ERRORS = (

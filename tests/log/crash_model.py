@@ -20,6 +20,7 @@ from kbroker.log.cleaner.cleaner import LogCleaner, plan
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.roll import RollDue
+from kbroker.log.state.rolling import begin_roll
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.validator import AppendOrigin
@@ -31,6 +32,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader, appended, request_of
 from tests.log.crash_truth import Truth, parse, read_all, stored
+from tests.own_threads import own_threads
 from tests.sim.disk import FAULTS, Crashed, SimDisk
 from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimer, SimTimers
@@ -98,6 +100,7 @@ class CrashMachine(RuleBasedStateMachine):
             BROKER_CONFIG,
             now_ms=lambda: self.now_ms,
             random=Random(0),
+            threads=own_threads,
             open_files=OpenFiles(3),
         )
         self.manager.load(lambda _: self.config)
@@ -286,7 +289,7 @@ class CrashMachine(RuleBasedStateMachine):
 
         def begin(log: PartitionLog) -> None:
             if log.segments.active.size:
-                roll = log.begin_roll(self.now_ms, log.log_end_offset)
+                roll = begin_roll(log, self.now_ms, log.log_end_offset)
                 if is_made:
                     roll.work()
 
@@ -329,7 +332,7 @@ class CrashMachine(RuleBasedStateMachine):
 
         def truncate(log: PartitionLog) -> None:
             if not in_worker:
-                is_cut.append(manager.truncate(KEY, offset))
+                is_cut.append(manager.truncate(log, offset))
                 return
             log.jobs.settle()
             cut = manager.begin_cut(KEY, offset, is_full=False, then=lambda: None)

@@ -35,6 +35,7 @@ from kbroker.log.producer.producer_state import (
     ProducerStateManager,
 )
 from kbroker.log.producer.replay import replay_producer
+from kbroker.log.time_search import find_now
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify_partition import PartitionCheck
 from kbroker.model import TopicPartition
@@ -368,7 +369,7 @@ class Truth:
         assert self.compacted.end or all(item.first_offset in bases for item in extra)
 
     def _check_times(self, log: PartitionLog, visible: list[Batch]) -> None:
-        newest = log.max_timestamp_offset()
+        newest = find_now(log.search_max_timestamp())
         if not self.batches:
             assert newest is None
             return

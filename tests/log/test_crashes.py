@@ -31,6 +31,8 @@ from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.crash_model import CrashMachine
 from tests.log.crash_truth import Batch, read_all
+from tests.log.cuts import cut_now
+from tests.own_threads import own_threads
 from tests.sim.disk import Crashed, SimDisk
 
 TOPIC_PARTITION = TopicPartition("topic", 0)
@@ -239,7 +241,7 @@ def test_what_follows_a_truncation_before_the_start_is_not_taken_for_deleted(
     config = BrokerConfig.from_properties({"log.dirs": "/disk/data", "node.id": "1"})
 
     def start() -> LogManager:
-        manager = LogManager(config, now_ms=lambda: 0, random=Random(1))
+        manager = LogManager(config, now_ms=lambda: 0, random=Random(1), threads=own_threads)
         manager.load(lambda _: CONFIG)
         return manager
 
@@ -250,7 +252,7 @@ def test_what_follows_a_truncation_before_the_start_is_not_taken_for_deleted(
             append(log, timestamp=number)
         log.delete_records_before(3)
         manager.checkpoints.write_start_offsets()
-        manager.truncate(TOPIC_PARTITION, 1)
+        cut_now(manager, TOPIC_PARTITION, 1)
         append(log, timestamp=10)
         log.flush()
         manager.close(clean=False)

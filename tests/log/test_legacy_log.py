@@ -14,6 +14,7 @@ from kbroker.client.consumer import decode_fetched
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
 from kbroker.log.storage.files import FileSlice
+from kbroker.log.time_search import find_now
 from kbroker.log.tools.dump import dump_file
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
@@ -98,14 +99,14 @@ def test_times_are_found_inside_wrappers(unpack: Unpack, name: str) -> None:
         assert found == (BASE_MS + offset * 1000, offset, -1)
     assert log.offset_for_timestamp(BASE_MS + 9001) == (BASE_MS + 999_000, 10, -1)
     assert log.offset_for_timestamp(BASE_MS + 999_001) is None
-    assert log.max_timestamp_offset() == (BASE_MS + 999_000, 10, -1)
+    assert find_now(log.search_max_timestamp()) == (BASE_MS + 999_000, 10, -1)
     log.close()
 
 
 def test_records_without_timestamps_are_never_found_by_time(unpack: Unpack) -> None:
     log = open_log(unpack("legacy") / "v0-gzip")
     assert log.offset_for_timestamp(0) is None
-    assert log.max_timestamp_offset() is None
+    assert find_now(log.search_max_timestamp()) is None
     log.close()
 
 

@@ -21,6 +21,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
@@ -37,7 +38,7 @@ def start(tmp_path: Path) -> Start:
     def start_manager(**options: object) -> LogManager:
         directories = f"{tmp_path / 'd1'},{tmp_path / 'd2'}"
         config = BrokerConfig.from_properties({"log.dirs": directories, "node.id": "1"})
-        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
         manager.lock()
         manager.load(lambda topic: CONFIG, **options)  # type: ignore[arg-type]  # keywords of load
         return manager
@@ -251,7 +252,7 @@ def test_no_usable_directory_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "file"), "node.id": "1"})
     with pytest.raises(StartupError, match=r"none of log\.dirs can be used"):
-        LogManager(config, now_ms=lambda: NOW_MS, random=Random(1)).lock()
+        LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads).lock()
 
 
 def test_a_log_that_ends_elsewhere_than_it_was_closed_at(
@@ -432,7 +433,7 @@ def test_what_kafka_closed_cleanly_is_taken_without_a_word(
 ) -> None:
     data = unpack("data-clean")
     config = BrokerConfig.from_properties({"log.dirs": str(data), "node.id": "1"})
-    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     manager.lock()
     points = read_offsets(data / names.RECOVERY_POINTS)
     manager.load()

@@ -10,6 +10,7 @@ import pytest
 from kbroker.log import time_search
 from kbroker.log.storage import files
 from kbroker.log.storage.files import FileSlice
+from kbroker.log.time_search import find_now
 from kbroker.log.validator import AppendOrigin
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.compression import Compression
@@ -194,7 +195,7 @@ def test_offsets_by_time(open_log: OpenLog, timestamp: int, found: int | None) -
         append(log, 3, timestamp=NOW_MS + index * 100, now_ms=NOW_MS + 10_000)
     result = log.offset_for_timestamp(timestamp)
     assert (None if result is None else result.offset) == found
-    latest = log.max_timestamp_offset()
+    latest = find_now(log.search_max_timestamp())
     assert latest is not None and tuple(latest) == (NOW_MS + 4002, 119, 0)
 
 
@@ -314,4 +315,4 @@ def test_a_time_in_a_batch_that_is_too_large_to_look_into(
         (NOW_MS + 200, 8, 0),
     ]
     log.truncate_to(8)
-    assert log.max_timestamp_offset() == (NOW_MS + 104, 3, 0)
+    assert find_now(log.search_max_timestamp()) == (NOW_MS + 104, 3, 0)

@@ -14,15 +14,20 @@ from typing import Any
 
 import pytest
 
+from kbroker.log import appending
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.roll import RollDue
 from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.segment import Segment
 from kbroker.log.validator import AppendOrigin, validate_replicated
+from kbroker.protocol.batches import batch_header
 from kbroker.protocol.batches.batch_builder import build_batch
-from kbroker.protocol.batches.batch_header import assign_offsets
+from kbroker.protocol.batches.batch_header import ATTRIBUTES_POSITION, iter_batches
+from kbroker.protocol.batches.checksum import crc32c
 from kbroker.protocol.batches.control_records import build_end_transaction_marker
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.batch_offsets import assign_offsets
 from tests.log.appends import append_as_leader
 from tests.log.first_branch import NOW_MS, open_log, what_is_left
 
@@ -225,6 +230,51 @@ def test_both_ways_leave_the_same(tmp_path: Path, seed: int) -> None:
         left.append(what_is_left(log, folder))
     assert left[0] == left[1]
     assert taken > 10_000
+
+
+@pytest.fixture
+def crcs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what CRCs were computed of, on either way."""
+    sizes: list[int] = []
+
+    def counted(data: memoryview) -> int:
+        sizes.append(len(data))
+        return crc32c(data)
+
+    monkeypatch.setattr(appending, "crc32c", counted)
+    monkeypatch.setattr(batch_header, "crc32c", counted)
+    return sizes
+
+
+def test_a_crc_is_computed_once_on_both_ways_together(log: PartitionLog, crcs: list[int]) -> None:
+    """What the log does not take in one step has no CRC computed yet, unless it is damaged."""
+    data = [bytes(each) for each in leaders_log(Random(1))]
+    expected = [
+        header.size_bytes - ATTRIBUTES_POSITION for each in data for _, header in iter_batches(each)
+    ]
+    crcs.clear()
+    log.truncate_fully(0)
+    left = 0
+    for each in data:
+        done = take(log, each, leader_epoch=100)
+        if done < len(each):
+            left += 1
+            append_in_general(log, each[done:])
+    assert left > 10
+    assert crcs == expected
+
+
+def test_only_the_crc_of_a_damaged_batch_is_computed_again(
+    log: PartitionLog, crcs: list[int]
+) -> None:
+    good, bad = bytes(batch_of(2)), batch_of(3)
+    bad[-1] ^= 1
+    crcs.clear()
+    assert take(log, good + bad) == len(good)
+    with pytest.raises(KafkaError) as caught:
+        append_in_general(log, bytes(bad))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert len(crcs) == 3
 
 
 # -- a new segment after records that compaction removed at the leader ----------------------------

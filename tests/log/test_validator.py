@@ -138,7 +138,7 @@ def test_a_good_batch_gets_offsets_and_epoch_in_place() -> None:
     (header,) = valid.headers
     assert (header.base_offset, header.last_offset) == (100, 102)
     assert (valid.base_offset, valid.last_offset) == (100, 102)
-    assert (valid.max_timestamp, valid.offset_of_max_timestamp) == (NOW_MS + 5, 102)
+    assert valid.max_timestamp == NOW_MS + 5
     assert valid.log_append_time_ms == -1
     assert read_batch_header(frame, 6) == header
     assert header.partition_leader_epoch == 7
@@ -351,12 +351,11 @@ def test_validate_records_mends_a_max_timestamp_that_is_wrong() -> None:
 # -- who else appends -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("origin", [AppendOrigin.COORDINATOR, AppendOrigin.RAFT_LEADER])
-def test_the_broker_itself_may_append_control_batches_and_several(origin: AppendOrigin) -> None:
+def test_the_broker_itself_may_append_control_batches_and_several() -> None:
     batches = build_batch(RECORDS) + build_end_transaction_marker(
         commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
     )
-    valid = validate(batches, origin=origin, compacted=True)
+    valid = validate(batches, origin=AppendOrigin.COORDINATOR, compacted=True)
     assert [header.base_offset for header in valid.headers] == [100, 103]
     assert valid.last_offset == 103
 

@@ -96,7 +96,7 @@ class MetadataNode:
             registration=BrokerRegistrationData(
                 incarnation_id=random_uuid(Random()),  # another one with each start
                 endpoints={"PLAINTEXT": ENDPOINT},
-                log_dirs=meta.log_directory_ids,
+                log_dirs=tuple(meta.directory_ids[path] for path in config.log_dirs),
                 previous_broker_epoch=previous_broker_epoch,
             ),
         )

@@ -37,7 +37,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_apis
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.tables.keys import ResourceType
 
@@ -104,7 +104,7 @@ def test_each_type_of_listener_announces_and_serves_its_own_apis(tmp_path: Path)
     async def script() -> None:
         async with started(tmp_path, BOTH) as running:
             assert [each.name for each in running.bound_listeners] == ["PLAINTEXT", "CONTROLLER"]
-            of_broker = [*all_handlers(), *forwarded_handlers()]
+            of_broker = [*all_handlers(), *forwarded_apis()]
             of_controller = {int(each.api_key) for each in controller_handlers()}
             for name, handlers in (
                 ("PLAINTEXT", {int(each.api_key) for each in of_broker}),

@@ -10,10 +10,11 @@ from kbroker.protocol.apis import (
     APIS,
     ApiKey,
     api_info,
-    header_version,
     latest_version_unstable,
     request_class,
+    request_header_version,
     response_class,
+    response_header_version,
     valid_versions,
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -40,8 +41,8 @@ def test_an_api_is_as_kafka_has_it(fact: dict[str, Any]) -> None:
     assert list(info.listeners) == fact["listeners"]
     assert (info.forwardable, info.cluster_action) == (fact["forwardable"], fact["clusterAction"])
     versions = range(low, unstable + 1)
-    requests = [header_version(key, version, "request") for version in versions]
-    responses = [header_version(key, version, "response") for version in versions]
+    requests = [request_header_version(key, version) for version in versions]
+    responses = [response_header_version(key, version) for version in versions]
     assert requests == fact["requestHeaderVersions"]
     assert responses == fact["responseHeaderVersions"]
 
@@ -69,12 +70,12 @@ def test_versions_dropped_by_kafka_4_are_declared_where_old_clients_need_them() 
     }
     assert {"PRODUCE", "FETCH", "LIST_OFFSETS", "OFFSET_COMMIT", "OFFSET_FETCH"} <= older
     assert all(api_info(ApiKey[name]).oldest_version == 0 for name in older)
-    assert {header_version(key, 0, "request") for key in (ApiKey.PRODUCE, ApiKey.FETCH)} == {1}
+    assert {request_header_version(key, 0) for key in (ApiKey.PRODUCE, ApiKey.FETCH)} == {1}
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 5, 127])
 def test_the_header_of_an_api_versions_response_is_always_version_0(version: int) -> None:
-    assert header_version(ApiKey.API_VERSIONS, version, "response") == 0
+    assert response_header_version(ApiKey.API_VERSIONS, version) == 0
 
 
 @pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 93, 32767])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.protocol.apis import APIS, ApiKey, header_version
+from kbroker.protocol.apis import APIS, ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codecs.codec import decode, encode, part_size
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.protocol.framing import (
@@ -42,7 +42,7 @@ def test_request_headers_agree_with_their_declaration(
         correlation_id=correlation_id,
         client_id=client_id,
     )
-    raw = encode(declared, header_version(key, version, "request"))
+    raw = encode(declared, request_header_version(key, version))
     header = decode_request_header(memoryview(raw + b"body"))
     assert header == (key, version, correlation_id, client_id, len(raw))
     for length in range(len(raw)):
@@ -56,7 +56,7 @@ def test_response_headers_agree_with_their_declaration(
 ) -> None:
     key, version = api
     declared = ResponseHeader(correlation_id=correlation_id)
-    raw = encode(declared, header_version(key, version, "response"))
+    raw = encode(declared, response_header_version(key, version))
     assert decode_response_header(raw + b"body", key, version) == (correlation_id, len(raw))
     for length in range(len(raw)):
         with pytest.raises(MalformedRequest):

@@ -12,7 +12,7 @@ from kbroker.settings.broker import BrokerConfig
 def of(*endpoints: VoterEndpoint, **properties: str) -> RaftConfig:
     settings = {key.replace("_", "."): value for key, value in properties.items()}
     config = BrokerConfig.from_properties({"node.id": "7", "log.dirs": "/data", **settings})
-    meta = MetaProperties("cluster", 7, {"/data": b"d" * 16}, (b"d" * 16,))
+    meta = MetaProperties("cluster", 7, {"/data": b"d" * 16})
     return raft_config(config, meta, endpoints)
 
 

@@ -20,6 +20,7 @@ from kbroker.settings.views.log_config import LogConfig
 from scripts.apache_kafka import ApacheKafka
 from spark_jobs.java import java_problem
 from tests.log.crash_truth import read_all
+from tests.own_threads import own_threads
 from tests.reference.test_directories import read
 
 pytestmark = [
@@ -76,7 +77,7 @@ def test_a_hole_between_segments_stays_where_no_damage_shows_and_is_cut_where_it
     finally:
         kafka.kill()
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "copy"), "node.id": "1"})
-    manager = LogManager(config, now_ms=lambda: 0, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: 0, random=Random(1), threads=own_threads)
     manager.load(lambda _: LogConfig())
     ours = {
         topic: [batch.base for batch in read_all(manager.logs[TopicPartition(topic, 0)])]

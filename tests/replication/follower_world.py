@@ -15,6 +15,7 @@ from kbroker.replication.followers.followed_partition import (
     AppendFetched,
     Effect,
     FollowedPartition,
+    FollowState,
     ReportFailed,
     SendFetch,
     SendListOffsets,
@@ -35,6 +36,11 @@ SESSION_ID = 5
 TOPIC_ID: Uuid = bytes(15) + b"\x01"
 
 FetchedPartition = FetchResponse.PartitionData
+
+
+def failed_count(follower: Follower) -> int:
+    """How many partitions have failed."""
+    return sum(each.state is FollowState.FAILED for each in follower._followed.values())
 
 
 def key_of(index: int = 0) -> PartitionKey:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kbroker.model import TopicPartition
-from kbroker.protocol.batches.batch_header import assign_offsets
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.replica_selector import RackAwareSelector
+from tests.batch_offsets import assign_offsets
 from tests.replication.proposals import Brokers, Proposals
 from tests.replication.reads.test_replica_selector import LISTENER, Racks
 from tests.replication.world import (

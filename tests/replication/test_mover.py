@@ -18,6 +18,8 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import mover
+from tests.log.cuts import cut_now
+from tests.own_threads import own_threads
 from tests.replication.world import (
     NODE_ID,
     TOPIC,
@@ -358,7 +360,9 @@ def test_the_current_log_is_missing_and_the_metadata_names_its_directory(world: 
     current.rename(world.dirs[0] / f"{KEY}.{'0' * 32}-delete")
     ids = {str(path): bytes(15) + bytes([number]) for number, path in enumerate(world.dirs, 5)}
     for assigned, expected in ((0, None), (1, world.dirs[1])):
-        logs = LogManager(world.config, now_ms=world.timers.now_ms, random=Random(1))
+        logs = LogManager(
+            world.config, now_ms=world.timers.now_ms, random=Random(1), threads=own_threads
+        )
         logs.lock()
         logs.set_directory_ids(ids)
         logs.load(assigned=lambda key, at=assigned: ids[str(world.dirs[at])])
@@ -505,9 +509,9 @@ def test_a_follower_that_was_truncated_and_grew_while_the_move_rested(
     assert future is not None
     while future.log_end_offset < copied:
         world.step()
-    world.logs.truncate(KEY, copied, is_future=True)
+    world.logs.truncate(future, copied)
     for offset in cuts:
-        world.logs.truncate(KEY, offset)
+        cut_now(world.logs, KEY, offset)
     append_epochs(source, then)
     expected = batches_of(source), source.leader_epochs.entries
     world.finish()
@@ -530,7 +534,7 @@ def test_a_chunk_that_is_read_after_the_source_was_truncated_is_not_appended(
     copied = future.log_end_offset
     position = sum(len(data) for offset, data in batches_of(source) if offset < copied)
     assert 5 < copied < 15 and len(world.work.held) == 1  # the next chunk is being read
-    world.logs.truncate(KEY, 5)
+    cut_now(world.logs, KEY, 5)
     wanted = position - source.segments.active.size  # so that a batch begins at that position
     candidates = (
         build_batch(

@@ -17,6 +17,7 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
+from tests.own_threads import own_threads
 from tests.sim.offload import always, run_inline
 from tests.sim.timers import SimTimer, SimTimers
 
@@ -177,7 +178,9 @@ class SlicedWorld:
     def __init__(self, folder: Path) -> None:
         self.config = BrokerConfig.from_properties({"log.dirs": str(folder), "node.id": "1"})
         self.turns = Turns()
-        self.logs = LogManager(self.config, now_ms=self.turns.now_ms, random=Random(1))
+        self.logs = LogManager(
+            self.config, now_ms=self.turns.now_ms, random=Random(1), threads=own_threads
+        )
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(

@@ -24,6 +24,7 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
+from tests.own_threads import own_threads
 from tests.sim.offload import always, run_inline
 from tests.sim.timers import START_MS, SimTimers
 
@@ -69,7 +70,9 @@ class World:
         return SimTimers()
 
     def open(self, offload: Offload = run_inline) -> None:
-        self.logs = LogManager(self.config, now_ms=self.timers.now_ms, random=Random(1))
+        self.logs = LogManager(
+            self.config, now_ms=self.timers.now_ms, random=Random(1), threads=own_threads
+        )
         self.logs.lock()
         self.logs.load()
         self.replicas = ReplicaManager(

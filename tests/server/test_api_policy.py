@@ -37,7 +37,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.handlers import (
     all_handlers,
     controller_handlers,
-    forwarded_handlers,
+    forwarded_apis,
     telemetry_handlers,
 )
 from kbroker.server.handlers.cluster.envelope import envelope_handler
@@ -122,7 +122,7 @@ def test_what_the_controller_answers_is_what_kafka_forwards(handler: ApiHandler)
 
 def test_brokers_have_every_api_that_controllers_answer_for_them() -> None:
     """Those for which a broker has a handler, for a node that is its whole cluster, and others."""
-    forwarded = {handler.api_key for handler in forwarded_handlers()}
+    forwarded = {handler.api_key for handler in forwarded_apis()}
     checked = {h.api_key for h in OF_BROKERS if h.policy.forward is Forward.CHECKED}
     of_kafka = {
         key for key, each in APIS.items() if each["forwardable"] and "broker" in each["listeners"]

@@ -44,6 +44,7 @@ from kbroker.replication.reads.offsets import ListedOffset, Steps
 from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfigs
+from tests.own_threads import own_threads
 from tests.sim.disk import SimDisk
 from tests.sim.node_disks import DiskProcess, NodeDisks
 from tests.sim.offload import DelayedOffload, always, run_inline
@@ -175,7 +176,7 @@ class SimReplicaBroker:
 
     def _boot(self, process: BrokerProcess, random: Random) -> None:
         config, node_id = self._config, self.node_id
-        self.logs = LogManager(config, now_ms=process.now_ms, random=random)
+        self.logs = LogManager(config, now_ms=process.now_ms, random=random, threads=own_threads)
         self.logs.set_directory_ids({DATA: log_directory_id(node_id)})
         self.logs.load()
         self.broker_epoch = -1

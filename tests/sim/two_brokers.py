@@ -54,6 +54,8 @@ from kbroker.replication.time_slices import FairSlices, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.views.log_config import LogConfigs
+from tests.log.cuts import cut_now
+from tests.own_threads import own_threads
 from tests.replication.world import partitions_of, record_bytes
 from tests.sim.offload import always, run_inline
 from tests.sim.timers import SimTimers
@@ -227,7 +229,9 @@ class SimBroker:
         self.config = config = BrokerConfig.from_properties(
             {"node.id": str(node_id), "log.dirs": str(folder / str(node_id)), **SETTINGS}
         )
-        self.logs = LogManager(config, now_ms=timers.now_ms, random=Random(node_id))
+        self.logs = LogManager(
+            config, now_ms=timers.now_ms, random=Random(node_id), threads=own_threads
+        )
         self.logs.set_directory_ids({str(folder / str(node_id)): log_directory_id(node_id)})
         self.logs.lock()
         self.logs.load()
@@ -397,7 +401,7 @@ class SimBroker:
             _, own_end = log.leader_epochs.end_offset_for(diverging.epoch, log.log_end_offset)
             end_offset = min(diverging.end_offset, own_end)
             assert end_offset >= partition.high_watermark, "a committed record is truncated"
-            self.logs.truncate(key, end_offset)
+            cut_now(self.logs, key, end_offset)
             self.truncations += 1
             return
         self.synced[key] = epoch

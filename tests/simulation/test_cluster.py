@@ -9,6 +9,7 @@ from unittest import mock
 from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer, ProducerConfig
 from kbroker.model import TopicPartition
+from kbroker.quorum.formatting.format import METADATA_FOLDER
 from kbroker.simulation.cluster import DRAWN_SETTINGS, RESTART_S
 from kbroker.testing.cluster_state import create_topics, partition_states, unhealed
 from tests.simulation.worlds import SimulatedWorld
@@ -149,6 +150,6 @@ def test_more_than_three_nodes_have_three_controllers(tmp_path: Path) -> None:
     async def script() -> None:
         await begin(world)
         await healed(world)
-        assert world.cluster.nodes[5].metadata_log_bytes()
+        assert world.cluster.nodes[5].log_bytes(METADATA_FOLDER)
 
     world.run(script)

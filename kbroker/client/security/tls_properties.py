@@ -75,11 +75,6 @@ class TlsProperties:
     check_hostname: bool = True
     versions: tuple[str, ...] = TLS_VERSIONS
 
-    @property
-    def has_certificate(self) -> bool:
-        """Whether the client has a certificate of its own."""
-        return self.keystore_location is not None or self.certificate_chain is not None
-
 
 def tls_properties(pairs: Mapping[str, str]) -> TlsProperties:
     """pairs: client properties, of which those of TLS are read. Raises StartupError."""

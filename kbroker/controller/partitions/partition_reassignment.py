@@ -38,11 +38,6 @@ class ReassignmentReplicas(msgspec.Struct, frozen=True):
         """Whether there is anything to move."""
         return bool(self.adding or self.removing)
 
-    @property
-    def original_replicas(self) -> Replicas:
-        """The replicas without the added ones."""
-        return _without(self.replicas, self.adding)
-
     def completed(self, isr: Sequence[int]) -> CompletedReassignment | None:
         """The assignment that the reassignment ends with, given this ISR; None while it has to
         wait, or if there is none.

@@ -62,11 +62,6 @@ class PeriodicCheck:
         self._left: list[str] = []
         """The ids that this pass has not visited, which it does from the last to the first."""
 
-    @property
-    def is_armed(self) -> bool:
-        """Whether a turn is scheduled."""
-        return self._deadline.at_ms is not None
-
     def arm(self, now_ms: int) -> None:
         """Schedule the next pass, unless a turn is scheduled."""
         if self._deadline.at_ms is None:

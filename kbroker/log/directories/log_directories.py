@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -42,11 +41,6 @@ SHORTAGE_LOG_INTERVAL_MS = 1000
 """The minimum time between two log lines about a lack of file descriptors."""
 
 
-def own_threads(name: str, count: int) -> ThreadPoolExecutor:
-    """The `ThreadPools` for logs without a node, in tools and tests."""
-    return ThreadPoolExecutor(count, thread_name_prefix=f"kbroker-{name}")
-
-
 class LogDirectories:
     """on_offline: called with a directory and its partitions when its disk failed. on_rolled: see
     LogState. on_cleaned_cut: called with a log that was truncated below its cleaner_offset.
@@ -60,8 +54,8 @@ class LogDirectories:
         *,
         now_ms: Callable[[], int],
         random: Random,
+        threads: ThreadPools,
         open_files: OpenFiles | None = None,
-        threads: ThreadPools = own_threads,
     ) -> None:
         self.config = config
         self.open_files = open_files or OpenFiles(default_open_file_limit())

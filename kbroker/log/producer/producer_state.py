@@ -181,11 +181,6 @@ class ProducerStateManager:
             min(self.ongoing, default=MAX_OFFSET), min(self.unreplicated, default=MAX_OFFSET)
         )
 
-    @property
-    def first_undecided_offset(self) -> int | None:
-        """First offset of the oldest open transaction."""
-        return min(self.ongoing, default=None)
-
     def check(
         self, header: BatchHeader, *, origin: AppendOrigin, transaction_version: int = 0
     ) -> DuplicateBatch | None:
@@ -194,11 +189,10 @@ class ProducerStateManager:
         Returns the original if the batch is a duplicate. transaction_version: of the coordinator
         that writes a marker or of the producer; from 2 on a marker's epoch is above its
         transaction's, and a producer that is not known begins with sequence 0. Raises
-        KafkaError(INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE). A
-        follower never rejects batches of its leader.
+        KafkaError(INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE).
         """
         producer_id = header.producer_id
-        if producer_id < 0 or origin is AppendOrigin.REPLICATION:
+        if producer_id < 0:
             return None
         state = self.active_producers.get(producer_id)
         if state is None:

@@ -6,12 +6,12 @@ the loop. `run` does the work in any thread, with bytes, paths and descriptors o
 applies the result to the log's state, on the loop. Until a job has run, memory may be ahead of the
 disk: the log either has the new state already, or gets it from `settle`.
 
-Jobs that change files the log relies on (a roll, renames of retired and swapped segments, the
-leader epochs) wait in one FIFO per log. A worker runs them in order; an operation that cannot wait
-(a truncation, a coordinator's append, a clean stop) runs the rest itself. After a crash the first
-jobs have taken effect and the others have not, as if it had happened between two jobs. Compaction's
-jobs write files that nothing else uses (`.cleaned`, `.swap`) and take minutes, so they are not
-queued: the cleaner runs them.
+Jobs that change files the log relies on (a roll, a cut, renames of retired and swapped segments,
+the leader epochs) wait in one FIFO per log. A worker runs them in order; an operation that cannot
+wait (a truncation, a coordinator's append, a clean stop) runs the rest itself. After a crash the
+first jobs have taken effect and the others have not, as if it had happened between two jobs.
+Compaction's other jobs write files that nothing else uses (`.cleaned`, `.swap`) and take minutes,
+so they are not queued: the cleaner runs them (docs/adr/0008).
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ LOG_OVERHEAD. A batch of batch length n has n + LENGTH_OVERHEAD bytes.
 """
 
 LENGTH_POSITION: Final = 8
-LEADER_EPOCH_POSITION: Final = 12
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
@@ -63,6 +62,8 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 """Base offset, batch length: the first fields in every magic."""
 LENGTH_FIELD: Final = struct.Struct(">8xi")
+LENGTH_AND_EPOCH: Final = struct.Struct(">8xii")
+"""Batch length, leader epoch; in magic 0 and 1 other fields are in the place of the epoch."""
 LEADER_FIELDS: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: the leader sets the first and the last."""
 APPEND_FIELDS: Final = struct.Struct(">qi4xbIhI8xqqhiI")
@@ -267,26 +268,6 @@ def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     if end > len(buffer):
         return False
     return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
-
-
-def assign_offsets(batches: bytearray | memoryview, base_offset: int, leader_epoch: int) -> int:
-    """Write offsets and leader epoch into batch headers, in place; neither is covered by the CRC.
-
-    batches: whole v2 batches, writable. base_offset: the first offset to assign. Returns the next
-    offset (exclusive). Raises KafkaError(CORRUPT_MESSAGE) if a length runs past the buffer. Source:
-    KIP-98.
-    """
-    position = 0
-    end = len(batches)
-    while position < end:
-        header = read_batch_header(batches, position)
-        if header.batch_length + LENGTH_OVERHEAD > end - position:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch length runs past the buffer")
-        _INT64.pack_into(batches, position, base_offset)
-        _INT32.pack_into(batches, position + LEADER_EPOCH_POSITION, leader_epoch)
-        base_offset += header.last_offset_delta + 1
-        position += header.batch_length + LENGTH_OVERHEAD
-    return base_offset
 
 
 def set_max_timestamp(

@@ -1,7 +1,8 @@
 """Varints, and skipping tagged fields: functions of compiled codecs that are not worth inlining.
 
-Kafka's varints are little endian groups of seven bits, at most 5 bytes for 32 bits and 10 for 64.
-Signed ones are zigzag. Padded encodings within that length are accepted, as Kafka accepts them.
+Kafka's varints are little endian groups of seven bits, at most 5 bytes for 32 bits. Padded
+encodings within that length are accepted, as Kafka accepts them. The signed varints of records are
+in `batches.records`.
 """
 
 from __future__ import annotations
@@ -63,53 +64,6 @@ def unsigned_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def unsigned_varint_size(value: int) -> int:
-    """Number of bytes `unsigned_varint` writes."""
-    return (value.bit_length() + 6) // 7 or 1
-
-
-def zigzag(value: int) -> int:
-    """Map a signed integer to an unsigned one: 0, -1, 1, -2 become 0, 1, 2, 3."""
-    return value << 1 if value >= 0 else ~value << 1 | 1
-
-
-def varint(value: int) -> bytes:
-    """Write a signed varint or varlong; both have the same bytes for the same value."""
-    return unsigned_varint(value << 1 if value >= 0 else ~value << 1 | 1)
-
-
-def varint_size(value: int) -> int:
-    """Number of bytes `varint` writes."""
-    return unsigned_varint_size(value << 1 if value >= 0 else ~value << 1 | 1)
-
-
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a signed 32-bit varint. Returns (value, position after it)."""
-    raw, position = read_unsigned_varint(buffer, position)
-    return (raw >> 1) ^ -(raw & 1), position
-
-
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a signed 64-bit varint. Returns (value, position after it)."""
-    raw = 0
-    shift = 0
-    try:
-        while shift < 63:
-            byte = buffer[position]
-            position += 1
-            raw |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (raw >> 1) ^ -(raw & 1), position
-            shift += 7
-        byte = buffer[position]
-    except IndexError:
-        raise BufferUnderflow(f"varlong runs past the {len(buffer)} bytes at hand") from None
-    if byte > 1:
-        raise MalformedRequest(f"varlong that ends at {position} has more than 64 bits")
-    raw |= byte << 63
-    return (raw >> 1) ^ -(raw & 1), position + 1
 
 
 MAX_TAGGED_FIELDS: Final = 128

@@ -40,7 +40,6 @@ from kbroker.quorum.raft.control import (
 )
 from kbroker.quorum.raft.offsets import SnapshotId
 
-PART: Final = ".part"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")

@@ -76,8 +76,6 @@ class MetaProperties(msgspec.Struct, frozen=True):
     cluster_id: str
     node_id: int
     directory_ids: dict[str, Uuid]
-    log_directory_ids: tuple[Uuid, ...]
-    """The directory ids of log.dirs, in order: those that the broker registers with."""
 
 
 class FormatOptions(msgspec.Struct, frozen=True):
@@ -223,9 +221,6 @@ def ensure_formatted(
         cluster_id=formatted[config.metadata_log_dir].cluster_id,
         node_id=config.node_id,
         directory_ids={path: properties.directory_id for path, properties in formatted.items()},
-        log_directory_ids=tuple(
-            formatted[path].directory_id for path in config.log_dirs if path in formatted
-        ),
     )
 
 

@@ -94,7 +94,6 @@ class Follower:
         """
         self._held_back: dict[FollowedPartition, int] = {}
         """The time until which each throttled partition is not fetched."""
-        self._truncating: list[FollowedPartition] = []
         self._out_of_range: dict[FollowedPartition, None] = {}
         self._under_way: dict[FollowedPartition, int] = {}
         """Partitions with a change of their log in progress, and its start time."""
@@ -111,11 +110,6 @@ class Follower:
     def get(self, key: PartitionKey) -> FollowedPartition | None:
         """A followed partition, which may have failed."""
         return self._followed.get(key)
-
-    @property
-    def failed_count(self) -> int:
-        """The number of failed partitions."""
-        return sum(each.state is FollowState.FAILED for each in self._followed.values())
 
     def follow(self, partition: Partition) -> None:
         """Follow the leader in the partition's leader epoch; the same epoch changes nothing, unless

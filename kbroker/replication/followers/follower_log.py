@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from struct import Struct
 from typing import Any, Final, Protocol
 
 from kbroker.log.partition_log import PartitionLog
@@ -21,8 +20,8 @@ from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import ClosableOffload, Deferred, broker_stopping
 from kbroker.protocol.batches.any_magic import read_any_header
 from kbroker.protocol.batches.batch_header import (
+    LENGTH_AND_EPOCH,
     LENGTH_OVERHEAD,
-    LENGTH_POSITION,
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
@@ -41,8 +40,6 @@ from kbroker.replication.time_slices import SlicedSteps
 from kbroker.settings.views.log_config import NEVER
 
 logger = logging.getLogger(__name__)
-
-_LENGTH_AND_EPOCH: Final = Struct(">ii")
 
 BELOW_HIGH_WATERMARK: Final = "node %d, %s: truncating to offset %d, below the high watermark %d"
 """Logged when records below the high watermark are truncated, which consumers may have read. It
@@ -347,7 +344,7 @@ def pieces_of(records: Records, leader_epoch: int) -> Iterator[memoryview]:
     begin = position = count = 0
     end = len(view)
     while end - position > MAGIC_POSITION:
-        length, epoch = _LENGTH_AND_EPOCH.unpack_from(view, position + LENGTH_POSITION)
+        length, epoch = LENGTH_AND_EPOCH.unpack_from(view, position)
         following = position + LENGTH_OVERHEAD + length
         if following <= position + MAGIC_POSITION:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of length {length}")

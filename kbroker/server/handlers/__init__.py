@@ -120,10 +120,5 @@ def controller_handlers() -> list[ApiHandler[ControllerServices]]:
     return _loaded(controller_apis())
 
 
-def forwarded_handlers() -> list[ApiHandler[ControllerServices]]:
-    """Of `forwarded_apis`."""
-    return _loaded(forwarded_apis())
-
-
 def _loaded(apis: Iterable[LateHandler[Any]]) -> list[ApiHandler[Any]]:
     return [each.load() for each in apis]

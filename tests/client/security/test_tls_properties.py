@@ -14,7 +14,6 @@ def test_nothing_given() -> None:
     made = tls_properties({"client.id": "x", "ssl.key.password": ""})
     assert made == TlsProperties()
     assert (made.check_hostname, made.versions) == (True, ("TLSv1.2", "TLSv1.3"))
-    assert not made.has_certificate
 
 
 def test_files() -> None:
@@ -32,7 +31,6 @@ def test_files() -> None:
         keystore_location="/client.pem",
         key_password=Secret("hush"),
     )
-    assert made.has_certificate
 
 
 def test_inline() -> None:
@@ -48,7 +46,6 @@ def test_inline() -> None:
     assert made == TlsProperties(
         trusted_certificates="certificates", certificate_chain="chain", key=Secret("key")
     )
-    assert made.has_certificate
 
 
 @pytest.mark.parametrize(("written", "checked"), [("https", True), ("HTTPS", True), ("", False)])

@@ -28,7 +28,7 @@ def test_how_a_reassignment_starts() -> None:
             "adding": list(started.adding),
             "removing": list(started.removing),
             "inProgress": started.in_progress,
-            "originalReplicas": list(started.original_replicas),
+            "originalReplicas": [each for each in started.replicas if each not in started.adding],
         }
 
     def expected(case: Case) -> Case:

@@ -208,7 +208,7 @@ def observed(world: TransactionWorld) -> dict[str, Any]:
         "described": {one.transactional_id: one for one in described},
         "listed": {one.transactional_id: one for one in listed.transaction_states},
         "ends": set(shard._ends),
-        "armed": [check.is_armed for check in (shard._timeouts, shard._expiry)]
+        "armed": [check._deadline.at_ms is not None for check in (shard._timeouts, shard._expiry)]
         if shard.transactions
         else [],
     }

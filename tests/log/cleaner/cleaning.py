@@ -22,6 +22,7 @@ from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.own_threads import own_threads
 from tests.sim.offload import run_inline
 from tests.sim.timers import START_MS, SimTimers
 
@@ -60,7 +61,11 @@ class Bench:
     def open(self) -> None:
         broker = BrokerConfig.from_properties(self.properties)
         self.logs = LogManager(
-            broker, now_ms=self.timers.now_ms, random=Random(1), open_files=self.open_files
+            broker,
+            now_ms=self.timers.now_ms,
+            random=Random(1),
+            threads=own_threads,
+            open_files=self.open_files,
         )
         self.logs.lock()
         self.logs.load(lambda topic: self.config)

@@ -14,6 +14,7 @@ from kbroker.log.storage import disk_jobs, files, segments
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import FileSlice, LogDirectoryError
 from tests.log.cleaner.cleaning import DAY_MS, FILLED_CLEAN, TOPIC, Bench, batch, filled, view
+from tests.log.cuts import cut_now
 from tests.sim.offload import HeldOffload
 from tests.sim.timers import START_MS
 
@@ -90,7 +91,7 @@ def test_a_log_that_is_cut_after_its_swap_is_not_clean_beyond_the_cut(
     bench.clean()
     for _ in range(steps - back):
         held.run_one()
-    bench.logs.truncate(TOPIC, 6)
+    cut_now(bench.logs, TOPIC, 6)
     while held.run_one():
         pass
     assert read_offsets(bench.folder / "cleaner-offset-checkpoint").get(TOPIC, 0) <= 6

@@ -11,6 +11,7 @@ from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
@@ -23,7 +24,7 @@ def start(folder: Path, **properties: str) -> LogManager:
         {"log.dirs": directories, "node.id": "1"}
         | {name.replace("_", "."): value for name, value in properties.items()}
     )
-    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     manager.lock()
     manager.load(lambda topic: CONFIG)
     return manager

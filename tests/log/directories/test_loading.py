@@ -20,6 +20,7 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=4096)
@@ -38,7 +39,7 @@ def start(tmp_path: Path) -> Start:
                 "num.recovery.threads.per.data.dir": str(threads),
             }
         )
-        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
         manager.lock()
         try:
             manager.load(lambda topic: CONFIG)

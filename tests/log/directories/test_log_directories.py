@@ -19,6 +19,7 @@ from kbroker.model import NO_BROKER_EPOCH, StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from tests.log.directories.manager import NOW_MS, fill, start
+from tests.own_threads import own_threads
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 ID_1, ID_2 = bytes(15) + b"\x01", bytes(15) + b"\x02"
@@ -30,7 +31,7 @@ def directories(tmp_path: Path, **properties: str) -> LogDirectories:
         {"log.dirs": paths, "node.id": "1"}
         | {name.replace("_", "."): value for name, value in properties.items()}
     )
-    return LogDirectories(config, now_ms=lambda: NOW_MS, random=Random(1))
+    return LogDirectories(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
 
 
 def disk_error(path: Path, number: int = errno.EIO) -> LogDirectoryError:
@@ -173,5 +174,5 @@ def test_a_directory_whose_marker_cannot_be_read_is_offline(tmp_path: Path) -> N
 def test_a_path_that_is_given_twice_is_one_directory(tmp_path: Path) -> None:
     path = str(tmp_path / "d1")
     config = BrokerConfig.from_properties({"log.dirs": f"{path},{path}", "node.id": "1"})
-    found = LogDirectories(config, now_ms=lambda: NOW_MS, random=Random(1))
+    found = LogDirectories(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     assert len(found.all_directories) == 1

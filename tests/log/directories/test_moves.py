@@ -10,11 +10,14 @@ import pytest
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage import names
+from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from tests.log.directories.manager import CONFIG, NOW_MS, fill, start
+from tests.own_threads import own_threads
 from tests.sim.disk import Crashed, SimDisk
 
 A = TopicPartition("a", 0)
@@ -75,6 +78,24 @@ def test_a_copy_that_is_dropped_is_deleted_later(manager: LogManager) -> None:
     assert [path.name[-7:] for path in Path(elsewhere(manager)).glob("a-0*")] == ["-delete"]
 
 
+def test_a_copy_that_is_cut_has_its_checkpoints_lowered(manager: LogManager) -> None:
+    target = elsewhere(manager)
+    manager.moves.create_future(A, target)
+    copy = manager.moves.future(A)
+    assert copy is not None
+    copy.append_as_follower(bytes_of(manager.logs[A], 1), now_ms=NOW_MS)
+    copy.roll(NOW_MS)
+    copy.flush()
+    copy.log_start_offset = 3
+    manager.checkpoints.write_recovery_points()
+    manager.checkpoints.write_start_offsets()
+    paths = [Path(target, name) for name in (names.RECOVERY_POINTS, names.LOG_START_OFFSETS)]
+    assert [read_offsets(path)[A] for path in paths] == [3, 3]
+    assert manager.truncate(copy, 2)
+    assert (copy.log_start_offset, copy.log_end_offset) == (2, 2)
+    assert [read_offsets(path)[A] for path in paths] == [1, 2]
+
+
 def test_a_promoted_copy_is_the_log(manager: LogManager) -> None:
     target = elsewhere(manager)
     current = manager.logs[A]
@@ -101,7 +122,10 @@ def test_after_a_power_loss_at_the_swap_the_partition_is_in_one_directory(seed: 
 
     def begin() -> LogManager:
         manager = LogManager(
-            BrokerConfig.from_properties(properties), now_ms=lambda: NOW_MS, random=Random(1)
+            BrokerConfig.from_properties(properties),
+            now_ms=lambda: NOW_MS,
+            random=Random(1),
+            threads=own_threads,
         )
         manager.set_directory_ids({str(path): path.name.encode() for path in paths})
         manager.load(lambda topic: CONFIG, assigned=lambda key: b"d2")

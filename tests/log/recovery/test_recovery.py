@@ -17,6 +17,7 @@ from kbroker.log.producer.producer_state import read_snapshot
 from kbroker.log.storage import names
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.damaged import DamagedLogError
+from kbroker.log.time_search import find_now
 from kbroker.model import TopicPartition, uuid_to_string
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
@@ -27,6 +28,7 @@ from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
 from tests.log.conftest import KAFKA_DATA
 from tests.log.recovery.folders import NOW_MS, files_of, fill, open_log
+from tests.own_threads import own_threads
 
 Unpack = Callable[..., Path]
 
@@ -44,7 +46,7 @@ def kafka_config(topic: str) -> LogConfig:
 
 def manager_of(directory: Path) -> LogManager:
     config = BrokerConfig.from_properties({"log.dirs": str(directory), "node.id": "1"})
-    return LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    return LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
 
 
 def loaded_lines(name: str) -> dict[str, dict[str, str]]:
@@ -130,7 +132,7 @@ def test_consumers_are_given_what_kafka_gave_them(unpack: Unpack) -> None:
         assert (str(log.log_start_offset), str(stable_end)) == (earliest, end), line
         offsets = list(offsets_for_consumer(log, read_committed=read_committed))
         assert ranges(offsets) == consumed.strip(), line
-        by_time = log.max_timestamp_offset()
+        by_time = find_now(log.search_max_timestamp())
         if stable_end == log.log_end_offset:
             said_by_time = "-1@-1" if by_time is None else f"{by_time.timestamp}@{by_time.offset}"
             assert said_by_time == latest_by_time, line

@@ -14,6 +14,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state import truncation
 from kbroker.log.state.cut import Cut
+from kbroker.log.state.rolling import begin_roll
 from kbroker.log.state.truncation import truncate_fully, truncate_to
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_offsets
@@ -21,6 +22,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
 from kbroker.settings.broker import BrokerConfig
 from tests.log.state.logs import KEY, NOW_MS, append, open_log, produce
+from tests.own_threads import own_threads
 
 
 def make_log(folder: Path) -> PartitionLog:
@@ -167,7 +169,7 @@ def test_where_nothing_is_cut_there_is_no_job(log: PartitionLog) -> None:
 
 
 def test_a_job_that_waits_has_to_be_done_first(log: PartitionLog) -> None:
-    log.begin_roll(NOW_MS, 36)
+    begin_roll(log, NOW_MS, 36)
     with pytest.raises(InvariantError, match="cannot be cut"):
         begin(log, 12)
     with pytest.raises(InvariantError, match="cannot be cut"):
@@ -210,7 +212,7 @@ def test_checkpoints_come_down_before_anything_is_cut(
     folder = tmp_path / "data"
     folder.mkdir()
     config = BrokerConfig.from_properties({"log.dirs": str(folder), "node.id": "1"})
-    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     manager.load()
     log = manager.get_or_create(KEY, None, manager.default_log_config)
     append(log, 10)

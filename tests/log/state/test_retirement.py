@@ -22,6 +22,8 @@ from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.log.cuts import cut_now
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 KEY = TopicPartition("topic", 0)
@@ -39,7 +41,7 @@ def opened(tmp_path: Path) -> Callable[[], tuple[LogManager, PartitionLog]]:
     config = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "node.id": "1"})
 
     def start() -> tuple[LogManager, PartitionLog]:
-        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+        manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
         manager.load(lambda topic: CONFIG)
         return manager, manager.get_or_create(KEY, TOPIC_ID, CONFIG)
 
@@ -126,9 +128,9 @@ def test_a_change_between_any_two_names(opened: Opened, done: int, change: str) 
         case "delete":
             assert manager.delete(KEY)
         case "truncate":
-            manager.truncate(KEY, START + 1)
+            cut_now(manager, KEY, START + 1)
         case "begin anew":  # a new segment where a retired one was
-            manager.truncate(KEY, 0)
+            cut_now(manager, KEY, 0)
             assert names(log)[0] == "00000000000000000000.index"
         case "append":
             append_as_leader(

@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage import names
+from kbroker.log.time_search import find_now
 from kbroker.log.tools.findings import Problem
 from kbroker.log.tools.verify import verify_folder
 from kbroker.model import TopicPartition
@@ -54,7 +55,7 @@ def answers(log: PartitionLog) -> list[object]:
     """Everything that clients can request: each offset, with a small and a large limit, and each
     time.
     """
-    found: list[object] = [log.log_end_offset, log.max_timestamp_offset()]
+    found: list[object] = [log.log_end_offset, find_now(log.search_max_timestamp())]
     for offset in range(2 * BATCHES):
         for max_bytes in (1, 700):
             data = log.read(offset, max_bytes=max_bytes).records

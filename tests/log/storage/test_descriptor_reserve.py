@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from kbroker.log.manager import LogManager
+from kbroker.log.state.rolling import begin_roll
 from kbroker.log.storage import descriptor_reserve, files, index
 from kbroker.log.storage.descriptor_reserve import DescriptorReserve
 from kbroker.log.storage.files import LogDirectoryError, LogFile
@@ -25,6 +26,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.own_threads import own_threads
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)
@@ -132,7 +134,7 @@ def test_brokers_of_a_process_share_the_larger_reserve() -> None:
 
 
 def start(config: BrokerConfig) -> LogManager:
-    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1))
+    manager = LogManager(config, now_ms=lambda: NOW_MS, random=Random(1), threads=own_threads)
     manager.lock()
     manager.load(lambda topic: CONFIG)
     return manager
@@ -256,7 +258,7 @@ def test_after_a_roll_without_descriptors_the_old_segment_goes_on(
         with pytest.raises(LogDirectoryError) as caught:
             log.roll(NOW_MS)
     else:
-        roll = log.begin_roll(NOW_MS, end)
+        roll = begin_roll(log, NOW_MS, end)
         with pytest.raises(LogDirectoryError) as caught:
             roll.work()
         if by == "loop after the worker":
@@ -292,7 +294,7 @@ def test_a_new_segment_that_cannot_be_taken_over_ends_the_log(
         PARTITION, random_uuid(Random(2)), replace(CONFIG, preallocate=True)
     )
     append(manager)
-    roll = log.begin_roll(NOW_MS, 1)
+    roll = begin_roll(log, NOW_MS, 1)
     roll.work()
     log.segments.active.close_file()
     shortage.left = 1

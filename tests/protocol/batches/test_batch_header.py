@@ -10,7 +10,6 @@ import pytest
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import (
     BATCH_OVERHEAD,
-    assign_offsets,
     check_crc,
     iter_batches,
     read_batch_header,
@@ -18,6 +17,7 @@ from kbroker.protocol.batches.batch_header import (
 )
 from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from tests.batch_offsets import assign_offsets
 from tests.protocol.stored_batches import LOGS, RECORDS, dumped, stored
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,21 @@ def test_varlongs(value: int) -> None:
 def test_varint_bytes(value: int, encoded: str) -> None:
     assert varint(value).hex() == encoded
     assert read_varint(bytes.fromhex(encoded), 0) == (value, len(encoded) // 2)
+    assert read_varlong(bytes.fromhex(encoded), 0) == (value, len(encoded) // 2)
+
+
+def test_the_ends_of_varlongs() -> None:
+    assert varint(2**63 - 1).hex() == "feffffffffffffffff01"
+    assert varint(-(2**63)).hex() == "ffffffffffffffffff01"
+
+
+@pytest.mark.parametrize(("read", "length"), [(read_varint, 5), (read_varlong, 10)])
+def test_varints_of_more_bytes_are_invalid(
+    read: Callable[[bytes, int], tuple[int, int]], length: int
+) -> None:
+    with pytest.raises(KafkaError) as caught:
+        read(b"\x80" * length + b"\0", 0)
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    for shorter in range(length):
+        with pytest.raises(IndexError):
+            read(b"\x80" * shorter, 0)

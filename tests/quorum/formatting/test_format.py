@@ -65,12 +65,12 @@ def test_an_empty_directory_is_formatted(tmp_path: Path) -> None:
     assert voters.records == []
     assert voters.configuration.kraft_version == 1
     assert [voter.id for voter in voters.configuration.voters] == [1]
-    assert voters.configuration.voters[0].directory_id == properties.log_directory_ids[0]
+    assert voters.configuration.voters[0].directory_id == properties.directory_ids[str(directory)]
 
 
 def test_a_second_look_changes_nothing(tmp_path: Path) -> None:
     first = ensure_formatted(config(tmp_path / "a", tmp_path / "b"), Random(1))
-    assert len(set(first.log_directory_ids)) == 2
+    assert len(set(first.directory_ids.values())) == 2
     assert ensure_formatted(config(tmp_path / "a", tmp_path / "b"), Random(2)) == first
 
 
@@ -90,7 +90,7 @@ def test_metadata_in_a_directory_of_its_own(tmp_path: Path) -> None:
     properties = ensure_formatted(both, Random(1))
     assert (tmp_path / "meta" / "__cluster_metadata-0" / FIRST).exists()
     assert not (tmp_path / "data" / "__cluster_metadata-0").exists()
-    assert properties.log_directory_ids == (properties.directory_ids[str(tmp_path / "data")],)
+    assert set(properties.directory_ids) == {str(tmp_path / "data"), str(tmp_path / "meta")}
     shutil.rmtree(tmp_path / "meta")
     with pytest.raises(StartupError, match="is a disk not mounted"):
         ensure_formatted(both, Random(1))
@@ -117,7 +117,7 @@ def test_a_format_that_was_broken_off_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0" / f"{FIRST[:-11]}-1.checkpoint.part").write_bytes(b"half")
     properties = ensure_formatted(config(tmp_path), Random(2))
     voters = read_snapshot(tmp_path / "__cluster_metadata-0" / FIRST).configuration.voters
-    assert voters[0].directory_id == properties.log_directory_ids[0]
+    assert voters[0].directory_id == properties.directory_ids[str(tmp_path)]
 
 
 def test_another_node(tmp_path: Path) -> None:

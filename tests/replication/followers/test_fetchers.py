@@ -29,7 +29,14 @@ from kbroker.replication.partition import Partition
 from kbroker.replication.role import Role
 from kbroker.replication.time_slices import FairSlices
 from tests.replication.batch_log import BatchLog
-from tests.replication.follower_world import BACKOFF_MS, NODE_ID, TOPIC_ID, fetched, key_of
+from tests.replication.follower_world import (
+    BACKOFF_MS,
+    NODE_ID,
+    TOPIC_ID,
+    failed_count,
+    fetched,
+    key_of,
+)
 from tests.sim.timers import SimTimers
 
 
@@ -185,7 +192,7 @@ def test_changes_that_fail(
     world.logs.failure = failure
     world.answer(ErrorCode.NONE, ErrorCode.NONE)
     world.timers.advance(0)
-    assert world.fetcher.follower.failed_count == int(is_failed)
+    assert failed_count(world.fetcher.follower) == int(is_failed)
     assert world.broken == ([partitions[0]] if is_broken else [])
     assert len(world.logs.changes) == 1, "the other partition is not affected"
     assert len(world.leader.fetches) == 2
@@ -250,7 +257,7 @@ def test_a_step_that_fails_concerns_one_partition(
     world.timers.advance(0)
     world.logs.failure = failure
     world.answer(ErrorCode.NONE, ErrorCode.NONE)
-    assert world.fetcher.follower.failed_count == int(is_failed)
+    assert failed_count(world.fetcher.follower) == int(is_failed)
     assert world.broken == ([partitions[0]] if isinstance(failure, LogDirectoryError) else [])
     assert len(world.logs.changes) == 1, "the other partition is not affected"
     assert len(world.leader.fetches) == 2

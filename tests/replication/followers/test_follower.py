@@ -34,6 +34,7 @@ from tests.replication.follower_world import (
     SESSION_ID,
     TOPIC_ID,
     FollowerWorld,
+    failed_count,
     fetched,
     key_of,
 )
@@ -403,11 +404,11 @@ def test_a_fenced_partition_fails_until_a_newer_epoch(world: FollowerWorld) -> N
     world.fetch()
     world.answer(fetched(0, error=ErrorCode.FENCED_LEADER_EPOCH), fetched(1))
     assert world.failed == ["fenced in leader epoch 5"]
-    assert world.follower.failed_count == 1
+    assert failed_count(world.follower) == 1
     assert world.fetch().forgotten_topics_data[0].partitions == [0]
     world.answer()
     world.lead(0, epoch=6)
-    assert world.follower.failed_count == 0
+    assert failed_count(world.follower) == 0
     (partition,) = world.fetch().topics[0].partitions
     assert (partition.partition, partition.current_leader_epoch) == (0, 6)
 

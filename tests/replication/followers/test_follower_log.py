@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state.rolling import begin_roll
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
-from kbroker.protocol.batches.batch_header import assign_offsets
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.followers import follower_log
 from kbroker.replication.followers.followed_partition import (
@@ -32,6 +32,7 @@ from kbroker.replication.followers.follower_log import (
 )
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import FairSlices
+from tests.batch_offsets import assign_offsets
 from tests.replication.world import World, batch
 from tests.sim.offload import HeldOffload
 
@@ -392,7 +393,7 @@ def test_a_worker_cuts_the_log(world: FollowerLogWorld) -> None:
 
 def test_a_cut_waits_for_the_jobs_of_the_log(world: FollowerLogWorld) -> None:
     world.fetched(batches(2, 3), high_watermark=2)
-    world.log.begin_roll(0, 5)
+    begin_roll(world.log, 0, 5)
     world.begin(TruncateTo(world.followed, 2))
     assert not world.log.frozen
     world.workers.run_one()
@@ -405,7 +406,7 @@ def test_a_cut_waits_for_the_jobs_of_the_log(world: FollowerLogWorld) -> None:
 
 def test_no_cut_begins_under_a_later_leader(world: FollowerLogWorld) -> None:
     world.fetched(batches(2, 3), high_watermark=2)
-    world.log.begin_roll(0, 5)
+    begin_roll(world.log, 0, 5)
     world.begin(TruncateTo(world.followed, 2))
     world.followed.state = FollowState.REMOVED
     world.workers.run_one()
@@ -439,7 +440,7 @@ def test_a_cut_that_fails_ends_the_change(world: FollowerLogWorld) -> None:
 
 def test_closed_workers_leave_a_cut_to_the_close_of_its_log(world: FollowerLogWorld) -> None:
     world.fetched(batches(2, 3), high_watermark=2)
-    world.log.begin_roll(0, 5)
+    begin_roll(world.log, 0, 5)
     world.begin(TruncateTo(world.followed, 2))
     world.follower_logs.close()
     world.workers.run_one()

@@ -7,12 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kbroker.protocol.batches.batch_header import assign_offsets, read_batch_header
+from kbroker.protocol.batches.batch_header import read_batch_header
 from kbroker.protocol.batches.control_records import (
     build_end_transaction_marker,
 )
 from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import ErrorCode
+from tests.batch_offsets import assign_offsets
 
 MARKER_EPOCH = 0
 

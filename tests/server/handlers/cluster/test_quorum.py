@@ -15,7 +15,7 @@ from kbroker.quorum.raft.effects import RaftRequest, RaftResponse
 from kbroker.quorum.raft.requests.messages import refused_partitions
 from kbroker.server.api_handler import REFUSED_ITEMS
 from kbroker.server.api_policy import ListenerType
-from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_handlers
+from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_apis
 from kbroker.server.handlers.cluster.quorum import (
     HANDLERS,
     describe_quorum_in_steps,
@@ -64,7 +64,7 @@ def test_only_controllers_handle_them_in_every_version() -> None:
         assert (handler.min_version, handler.max_version) == valid_versions(handler.api_key)
         assert ListenerType.CONTROLLER in handler.policy.listeners
     assert keys <= {handler.api_key for handler in controller_handlers()}
-    assert keys & {handler.api_key for handler in forwarded_handlers()} == {
+    assert keys & {handler.api_key for handler in forwarded_apis()} == {
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.ADD_RAFT_VOTER,
         ApiKey.REMOVE_RAFT_VOTER,
