@@ -17,7 +17,7 @@ from kbroker.log.append_request import AppendRequest
 from kbroker.log.results import Refused
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.node.broker.late_coordinators import of_topic
+from kbroker.node.broker.topic_leadership import of_topic
 from kbroker.ports import Deferred, Timers, to_deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.appends.commit_wait import when_committed

@@ -178,15 +178,3 @@ def build_partition_gate(
         ),
         remote=None if peers is None else peers.verification(transactions.partition_for),
     )
-
-
-def of_topic(
-    topic: str, on_leadership: Callable[[int, int | None], None]
-) -> Callable[[TopicPartition, int | None], None]:
-    """on_leadership for the partitions of one topic only."""
-
-    def changed(topic_partition: TopicPartition, leader_epoch: int | None) -> None:
-        if topic_partition.topic == topic:
-            on_leadership(topic_partition.partition, leader_epoch)
-
-    return changed
