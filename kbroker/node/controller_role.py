@@ -10,6 +10,7 @@ from typing import Final
 
 from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.node_requests import LocalNodeRequests
 from kbroker.broker.node_to_controller import NodeToController
 from kbroker.controller.controller import Controller
 from kbroker.controller.registration import ControllerRegistrar, registration_request
@@ -81,6 +82,7 @@ class ControllerRole:
             timers=timers,
             config=config,
         )
+        self._node_requests = LocalNodeRequests(self.service)
         self._registrar = ControllerRegistrar(
             registration_request(
                 properties.node_id,
@@ -130,7 +132,7 @@ class ControllerRole:
             slices=FairSlices(self._timers, clock=self._clock),
             memory=memory,
             quotas=client_quotas(self._config),
-            service=service,
+            node_requests=self._node_requests,
             quorum=driver,
             leader_id=lambda: driver.feed.leader[1],
         )
@@ -140,9 +142,7 @@ class ControllerRole:
     def _send_registration(self, request: ControllerRegistrationRequest) -> Deferred[None]:
         """Send to the active controller: this one, or another over the wire."""
         if self.service.is_active:
-            return self.service.submit(
-                lambda controller, now_ms: controller.register_controller(request)
-            )
+            return self._node_requests.register_controller(request)
         answer = self._requests.send(
             request,
             ControllerRegistrationResponse,

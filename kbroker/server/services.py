@@ -23,10 +23,10 @@ from kbroker.server.quotas.client_quotas import ClientQuotas
 if TYPE_CHECKING:
     from kbroker.broker.controller_channel import BrokerChannel, ControllerChannel
     from kbroker.broker.metadata_cache import MetadataCache
+    from kbroker.broker.node_requests import NodeRequests
     from kbroker.broker.producer_ids import ProducerIdManager
     from kbroker.broker.telemetry.telemetry import Telemetry
     from kbroker.broker.transaction_gate import PartitionGate
-    from kbroker.controller.service import ControllerService
     from kbroker.coordinator.group.service import GroupCoordinator
     from kbroker.coordinator.group.share_service import ShareGroupCoordinator
     from kbroker.coordinator.share_state.service import ShareCoordinator
@@ -184,11 +184,11 @@ class Services(NodeServices, kw_only=True):
 
 
 class ControllerServices(NodeServices, kw_only=True):
-    """The parts of one running controller, active or not. service: refuses with NOT_CONTROLLER what
-    is for the active controller while another node is it. quorum: answers the requests of the
+    """The parts of one running controller, active or not. node_requests: refuses with
+    NOT_CONTROLLER while another node is the active controller. quorum: answers the requests of the
     quorum's APIs. leader_id: of the metadata quorum, -1 if none is known.
     """
 
-    service: ControllerService
+    node_requests: NodeRequests
     quorum: QuorumDriver
     leader_id: Callable[[], int]
