@@ -120,14 +120,14 @@ class ControllerRole:
 
         loader.on_image(show)
         cache.image = loader.image
+        channel = LocalControllerChannel(service, when_applied=lambda: Deferred.of(None))
         services = ControllerServices(
             config=dynamic.current,
             node_id=self._properties.node_id,
             cluster_id=self._properties.cluster_id,
             timers=self._timers,
-            local_controller=LocalControllerChannel(
-                service, when_applied=lambda: Deferred.of(None)
-            ),
+            local_controller=channel,
+            channel=channel,
             metadata=cache,
             slices=FairSlices(self._timers, clock=self._clock),
             memory=memory,

@@ -70,7 +70,6 @@ from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests, f
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
-
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -65,15 +65,20 @@ class Late(Generic[T]):
 class NodeServices(msgspec.Struct, kw_only=True):
     """The parts that handlers of either type of listener may call. config: the settings in force;
     hold them in a local for the length of one call, never longer. local_controller: that of this
-    node, None on a broker that forwards what the active controller answers. metadata: as clients of
-    the listener see it. Everything belongs to the loop thread.
+    node, None on a broker that forwards what the active controller answers. channel: to the active
+    controller, wherever that runs; a controller's goes to itself. metadata: as clients of the
+    listener see it. Everything belongs to the loop thread.
     """
+
+    is_broker: ClassVar[bool] = False
+    """Whether these are a broker's, which checks settings of its own itself."""
 
     config: BrokerConfig
     node_id: int
     cluster_id: str
     timers: Timers
     local_controller: ControllerChannel | None
+    channel: BrokerChannel
     metadata: MetadataCache
     slices: FairSlices
     memory: MemoryPool = msgspec.field(default_factory=MemoryPool)
@@ -127,13 +132,13 @@ class ShareServices(msgspec.Struct, frozen=True):
 
 
 class Services(NodeServices, kw_only=True):
-    """The parts of one running broker. channel: to the active controller, wherever that runs.
-    coordinators, share: made with the first request for them, or the first partition of their
-    topics that is led here.
-    telemetry: None without a receiver of client metrics.
+    """The parts of one running broker. coordinators, share: made with the first request for them,
+    or the first partition of their topics that is led here. telemetry: None without a receiver of
+    client metrics.
     """
 
-    channel: BrokerChannel
+    is_broker: ClassVar[bool] = True
+
     replicas: ReplicaManager
     producer_ids: ProducerIdManager
     coordinators: Late[Coordinators]

@@ -333,10 +333,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
         """Dispatch in slices of the loop, except for a Produce request that is mostly records,
         which are not processed one by one. `_pump` dispatches an ordinary Produce request itself.
-
-        Produce is named here, in `_pump` and in `_check_list`, and not found by its `ApiPolicy`:
-        whether the request is mostly records is read off its own wire format (`produce_shape`), and
-        a lookup in place of two bytes of the frame would cost every large Produce.
+        Not by `ApiPolicy`: only Produce's bytes say whether it is so (`produce_shape`).
         """
         shared = self._shared
         size = len(frame)
