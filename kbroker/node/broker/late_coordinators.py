@@ -64,17 +64,23 @@ def late_coordinators(
     peers: PeerCoordinators | None,
     delete_share_group: Callable[[str], Deferred[ErrorCode]],
 ) -> Late[Coordinators]:
-    """The late coordinators of a broker. delete_share_group: also deletes its states."""
+    """The late coordinators of a broker. delete_share_group: also deletes its states; a share group
+    can be deleted before its services are created.
+    """
 
     def make() -> Coordinators:
         from kbroker.coordinator.group.kind import GroupType
         from kbroker.node.broker import coordinators
 
         groups = coordinators.build_group_coordinator(
-            config, settings, metadata=metadata, replicas=replicas, timers=timers, random=random
+            config,
+            settings,
+            metadata=metadata,
+            replicas=replicas,
+            timers=timers,
+            random=random,
+            deletions={GroupType.SHARE: delete_share_group},
         )
-        # A share group can be deleted before its services were created.
-        groups.deletions[GroupType.SHARE] = delete_share_group
         markers = coordinators.build_marker_router(replicas, timers, groups, peers)
         transactions = coordinators.build_transaction_coordinator(
             config,
