@@ -1,7 +1,7 @@
 """A broker's requests for the active controller: the port `BrokerChannel`; what clients ask of the
 controller: the port `ControllerChannel`; and the implementation of both for a node that is its
 whole cluster. On any other node `remote_controller_channel` has the broker's requests, and those of
-clients are forwarded (`server/forwarding`).
+clients are forwarded (`server/forwarding`). `node_requests`: what other nodes ask of a controller.
 
 Every method returns a Deferred that fails with NOT_CONTROLLER when the controller loses leadership;
 a refusal may also be raised at once. The controller answers when the records are committed, and
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
+from kbroker.broker.node_requests import LocalNodeRequests
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.controller.configs.configs import Alterations, Outcome
 from kbroker.controller.partitions.directories import Assignment
@@ -250,12 +251,13 @@ class LocalControllerChannel:
     the broker stops first.
     """
 
-    __slots__ = ("_service", "_when_applied")
+    __slots__ = ("_node_requests", "_service", "_when_applied")
 
     def __init__(
         self, service: ControllerService, *, when_applied: Callable[[], Deferred[None]]
     ) -> None:
         self._service = service
+        self._node_requests = LocalNodeRequests(service)
         self._when_applied = when_applied
 
     def register_broker(self, registration: BrokerRegistrationData) -> Deferred[int]:
@@ -306,15 +308,11 @@ class LocalControllerChannel:
 
     def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
         """See ControllerChannel."""
-        return self._service.submit(
-            lambda controller, now_ms: controller.allocate_producer_ids(
-                self._service.node_id, broker_epoch
-            )
-        )
+        return self._node_requests.allocate_producer_ids(self._service.node_id, broker_epoch)
 
     def alter_partition(self, request: AlterPartitionRequest) -> Deferred[AlterPartitionResponse]:
         """See BrokerChannel."""
-        return self._service.submit(lambda controller, now_ms: controller.alter_partition(request))
+        return self._node_requests.alter_partition(request)
 
     def create_topics(
         self,

@@ -10,6 +10,7 @@ from typing import Final
 
 from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.broker.metadata_cache import MetadataCache
+from kbroker.broker.node_requests import LocalNodeRequests
 from kbroker.broker.node_to_controller import NodeToController
 from kbroker.controller.controller import Controller
 from kbroker.controller.registration import ControllerRegistrar, registration_request
@@ -81,6 +82,7 @@ class ControllerRole:
             timers=timers,
             config=config,
         )
+        self._node_requests = LocalNodeRequests(self.service)
         self._registrar = ControllerRegistrar(
             registration_request(
                 properties.node_id,
@@ -123,20 +125,20 @@ class ControllerRole:
 
         loader.on_image(show)
         cache.image = loader.image
+        channel = LocalControllerChannel(service, when_applied=lambda: Deferred.of(None))
         services = ControllerServices(
             config=dynamic.current,
             node_id=self._properties.node_id,
             cluster_id=self._properties.cluster_id,
             timers=self._timers,
-            local_controller=LocalControllerChannel(
-                service, when_applied=lambda: Deferred.of(None)
-            ),
+            local_controller=channel,
+            channel=channel,
             metadata=cache,
             slices=FairSlices(self._timers, clock=self._clock),
             memory=memory,
             quotas=client_quotas(self._config),
             set_log_level=set_log_level,
-            service=service,
+            node_requests=self._node_requests,
             quorum=driver,
             leader_id=lambda: driver.feed.leader[1],
         )
@@ -146,9 +148,7 @@ class ControllerRole:
     def _send_registration(self, request: ControllerRegistrationRequest) -> Deferred[None]:
         """Send to the active controller: this one, or another over the wire."""
         if self.service.is_active:
-            return self.service.submit(
-                lambda controller, now_ms: controller.register_controller(request)
-            )
+            return self._node_requests.register_controller(request)
         answer = self._requests.send(
             request,
             ControllerRegistrationResponse,

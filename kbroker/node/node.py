@@ -88,7 +88,11 @@ class Broker:
         clock, cpu_clock = self.resources.stall_clocks
         self.stalls = StallProbe(_call_later, clock=clock, cpu_clock=cpu_clock)
         network = NetworkConfig.from_broker(config)
-        self.memory = MemoryPool(network.pool_bytes, network.queued_max_request_bytes)
+        self.memory = MemoryPool(
+            network.pool_bytes,
+            network.queued_max_request_bytes,
+            on_pressure=self._give_back_memory,
+        )
 
     @property
     def services(self) -> Services:
@@ -176,7 +180,6 @@ class Broker:
             stalls=self.stalls,
             on_fatal=self.fail,
         )
-        self.memory.on_pressure = self._give_back_memory
         self._logs = logs = LogManager(
             config,
             now_ms=timers.now_ms,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
@@ -22,6 +22,7 @@ from kbroker.model import LOST_DIRECTORY, ZERO_UUID, InvariantError, TopicPartit
 from kbroker.ports import Deferred, TimerHandle, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.leaders.isr import IsrPorts
+from kbroker.replication.mover import AssignDirectory
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.fetch_set import TopicKey
 from kbroker.replication.time_slices import STEP_ITEMS, TimeSlices
@@ -56,17 +57,25 @@ class HostedTopic:
         self.traffic = TopicTraffic()
 
 
+class DirectoryReports(NamedTuple):
+    """What is told of log directories. assign: called with (partition, topic id, directory id)
+    where a replica is in another directory than the metadata says. failed: called with the path of
+    a failed directory once its partitions are offline.
+    """
+
+    assign: AssignDirectory
+    failed: Callable[[Path], None]
+
+
 class Hosting:
     """See the module's docstring.
 
     knows: whether the metadata has a partition of this topic (name or id) and index; decides
     between "unknown" and "not here". orders, looks: the turns of the loop in which orders are
     carried out, and in which lagging members of ISRs are looked for. lag_max_ms:
-    replica.lag.time.max.ms. isr_ports: None if this broker is the only one.
-    on_directory: called with (partition, topic id, directory id) where a replica is in another
-    directory than the metadata says. on_directory_failed: called with the path of a failed
-    directory once its partitions are offline. on_role: called with a partition after each order for
-    it, and once it is offline or no longer hosted.
+    replica.lag.time.max.ms. isr_ports: None if this broker is the only one. reports: None: what
+    happens to directories is not reported. on_role: called with a partition after each order for it, and once it is
+    offline or no longer hosted.
     """
 
     def __init__(
@@ -80,6 +89,7 @@ class Hosting:
         looks: TimeSlices,
         lag_max_ms: int,
         isr_ports: IsrPorts | None = None,
+        reports: DirectoryReports | None = None,
     ) -> None:
         self.node_id = node_id
         self.logs = logs
@@ -89,6 +99,7 @@ class Hosting:
         self._looks = looks
         self._lag_max_ms = lag_max_ms
         self._isr_ports = isr_ports
+        self._reports = reports
         self._shrinking: TimerHandle | None = None
         self._topics: dict[str, HostedTopic] = {}
         self._topics_by_id: dict[Uuid, HostedTopic] = {}
@@ -98,8 +109,6 @@ class Hosting:
         self.former_traffic = TopicTraffic()
         """The counts of topics that are no longer here, so that the broker's totals never decrease.
         """
-        self.on_directory: Callable[[TopicPartition, Uuid, Uuid], object] | None = None
-        self.on_directory_failed: Callable[[Path], None] | None = None
         self.on_role: Callable[[Partition], object] = lambda partition: None
         logs.on_offline = self._directory_offline
 
@@ -289,17 +298,17 @@ class Hosting:
         key = order.topic_partition
         here = self.logs.directory_id_of(key)
         if (
-            self.on_directory is not None
+            self._reports is not None
             and here is not None
             and here not in (ZERO_UUID, order.directory_id)
             and self.logs.moves.future_directory_id(key) != order.directory_id
         ):
-            self.on_directory(key, order.topic_id, here)
+            self._reports.assign(key, order.topic_id, here)
 
     def _report_lost(self, order: HostPartition) -> None:
         """Report to the controller that this broker's replica cannot lead."""
-        if self.on_directory is not None and order.directory_id != LOST_DIRECTORY:
-            self.on_directory(order.topic_partition, order.topic_id, LOST_DIRECTORY)
+        if self._reports is not None and order.directory_id != LOST_DIRECTORY:
+            self._reports.assign(order.topic_partition, order.topic_id, LOST_DIRECTORY)
 
     def _open(self, order: HostPartition) -> Partition | None:
         """Open the log and make the replica; None if its directory is offline."""
@@ -417,8 +426,8 @@ class Hosting:
             partition = self.partition(key)
             if partition is not None:
                 self._take_offline(partition)
-        if self.on_directory_failed is not None:
-            self.on_directory_failed(directory)
+        if self._reports is not None:
+            self._reports.failed(directory)
 
     def _take_offline(self, partition: Partition) -> None:
         if not partition.role:

@@ -28,7 +28,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.appends.append import Appender, PartitionAppendResult
 from kbroker.replication.appends.preparation import Preparation
-from kbroker.replication.hosting import Hosting
+from kbroker.replication.hosting import DirectoryReports, Hosting
 from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.leaders.replica_log import ReadResult
 from kbroker.replication.maintenance import Maintenance
@@ -60,11 +60,11 @@ HIGH_WATERMARK: Final = -1
 class ReplicaManager:
     """See the module's docstring.
 
-    knows, isr_ports: see `Hosting`. offloads: makes the Offloads for blocking work. slices: makes
-    the `TimeSlices` of long work on the loop. fair_slices: runs long requests in steps; None:
-    slices of real time, on timers. selector: from which replica consumers read; None: from the
-    leader. isr_updates: what the controller answered to proposals of ISRs; None on a broker that
-    makes none.
+    knows, isr_ports, reports: see `Hosting`. offloads: makes the Offloads for blocking work.
+    slices: makes the `TimeSlices` of long work on the loop. fair_slices: runs long requests in
+    steps; None: slices of real time, on timers. selector: from which replica consumers read; None:
+    from the leader. isr_updates: what the controller answered to proposals of ISRs; None on a
+    broker that makes none.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class ReplicaManager:
         *,
         knows: Callable[[TopicKey, int], bool] = lambda topic, index: False,
         isr_ports: IsrPorts | None = None,
+        reports: DirectoryReports | None = None,
         offloads: OffloadFactory,
         random: Random,
         memory: Memory | None = None,
@@ -87,7 +88,7 @@ class ReplicaManager:
         self.logs = logs
         self._timers = timers
         self.hosting = Hosting(
-            node_id, logs, timers, knows=knows, orders=slices(), looks=slices(),
+            node_id, logs, timers, knows=knows, orders=slices(), looks=slices(), reports=reports,
             lag_max_ms=config.get_int("replica.lag.time.max.ms"), isr_ports=isr_ports,
         )  # fmt: skip
         self.find = self.hosting.find
@@ -129,6 +130,7 @@ class ReplicaManager:
             timers,
             offload=offloads("move", 1),
             find=self.partition,
+            assign=None if reports is None else reports.assign,
             on_replaced=self._maintenance.log_replaced,
         )
         self._refused_moves = LogThrottle(logger)

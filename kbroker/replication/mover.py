@@ -83,6 +83,7 @@ class LogMover:
         *,
         offload: ClosableOffload,
         find: Callable[[TopicPartition], Partition | None],
+        assign: AssignDirectory | None = None,
         on_replaced: Callable[[PartitionLog, PartitionLog], None] = lambda old, new: None,
     ) -> None:
         self._logs = logs
@@ -92,7 +93,7 @@ class LogMover:
         self._on_replaced = on_replaced
         self._bytes_per_second = UNLIMITED
         self._moves: dict[TopicPartition, _Move] = {}
-        self.assign: AssignDirectory | None = None
+        self.assign = assign
         self.running = False
 
     @property

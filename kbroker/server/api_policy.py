@@ -117,7 +117,10 @@ class ApiPolicy(msgspec.Struct, frozen=True):
     """See the module docstring.
 
     waits_for_others: the response may wait until another client acts; meanwhile other large
-    requests are begun. group_protocol: UNSUPPORTED_VERSION while it is not served.
+    requests are begun. mostly_records: the request is not kept while its response waits, for it
+    would keep its records. Errors of partitions are in the response; a failure of the whole closes
+    the connection. (`network/connection` knows by a frame's bytes that it may be so large.)
+    group_protocol: UNSUPPORTED_VERSION while it is not served.
     """
 
     versions: Versions
@@ -127,6 +130,7 @@ class ApiPolicy(msgspec.Struct, frozen=True):
     quota: Quota = Quota.REQUEST
     memory_class: MemoryClass = MemoryClass.LARGE_RESPONSE
     waits_for_others: bool = False
+    mostly_records: bool = False
     group_protocol: GroupProtocol | None = None
 
 

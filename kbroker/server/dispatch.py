@@ -70,8 +70,6 @@ from kbroker.server.slicing.large_requests import LargeRequest, LargeRequests, f
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = REQUEST_HEAD.size
-_PRODUCE: Final = int(ApiKey.PRODUCE)
-
 FAILURES_PER_SECOND: Final = 10
 """Requests that raised an unexpected exception and are logged, each with its traceback."""
 
@@ -97,6 +95,7 @@ class _Route(Generic[S]):
         "limits_to_quotas",
         "max_version",
         "min_version",
+        "mostly_records",
         "registered",
         "request_type",
         "services",
@@ -114,6 +113,7 @@ class _Route(Generic[S]):
         self.services = services
         self.min_version, self.max_version = policy.versions
         self.flexible_from = api_info(registered.api_key).flexible_from
+        self.mostly_records = policy.mostly_records
         self.base_checks = checks_of(policy, services, authorizer)
         self.checks = self.base_checks
         self.limits_to_quotas = False
@@ -272,7 +272,7 @@ class Dispatcher(Generic[S]):
             pending.deferred = outcome
             pending.error_response = (
                 Refusal
-                if api_key == _PRODUCE
+                if route.mostly_records
                 else partial(self._failed, route.handler, context, route.kept(request))
             )
         elif (error := outcome.error) is not None:

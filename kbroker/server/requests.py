@@ -28,6 +28,11 @@ PRODUCE_PARTITIONS: Final = 256
 turn. An ordinary one of some batches of 16 KB is not even counted.
 """
 
+PARTITION_BYTES: Final = 33
+"""Bytes of a request for each partition or topic that a Produce may have: the cost of one in
+Fetch.
+"""
+
 # Any: a Deferred of the API's own response class, since Deferred is invariant
 Outcome = Message | Deferred[Any] | None
 """A response, one that comes later, or None: this request gets no response (Produce, acks=0)."""

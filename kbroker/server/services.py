@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -23,10 +23,10 @@ from kbroker.server.quotas.client_quotas import ClientQuotas
 if TYPE_CHECKING:
     from kbroker.broker.controller_channel import BrokerChannel, ControllerChannel
     from kbroker.broker.metadata_cache import MetadataCache
+    from kbroker.broker.node_requests import NodeRequests
     from kbroker.broker.producer_ids import ProducerIdManager
     from kbroker.broker.telemetry.telemetry import Telemetry
     from kbroker.broker.transaction_gate import PartitionGate
-    from kbroker.controller.service import ControllerService
     from kbroker.coordinator.group.service import GroupCoordinator
     from kbroker.coordinator.group.share_service import ShareGroupCoordinator
     from kbroker.coordinator.share_state.service import ShareCoordinator
@@ -65,16 +65,21 @@ class Late(Generic[T]):
 class NodeServices(msgspec.Struct, kw_only=True):
     """The parts that handlers of either type of listener may call. config: the settings in force;
     hold them in a local for the length of one call, never longer. local_controller: that of this
-    node, None on a broker that forwards what the active controller answers. metadata: as clients of
-    the listener see it. set_log_level: None in a process that is not the node's own. Everything
-    belongs to the loop thread.
+    node, None on a broker that forwards what the active controller answers. channel: to the active
+    controller, wherever that runs; a controller's goes to itself. metadata: as clients of the
+    listener see it. set_log_level: None in a process that is not the node's own. Everything belongs
+    to the loop thread.
     """
+
+    is_broker: ClassVar[bool] = False
+    """Whether these are a broker's, which checks settings of its own itself."""
 
     config: BrokerConfig
     node_id: int
     cluster_id: str
     timers: Timers
     local_controller: ControllerChannel | None
+    channel: BrokerChannel
     metadata: MetadataCache
     slices: FairSlices
     memory: MemoryPool = msgspec.field(default_factory=MemoryPool)
@@ -129,13 +134,13 @@ class ShareServices(msgspec.Struct, frozen=True):
 
 
 class Services(NodeServices, kw_only=True):
-    """The parts of one running broker. channel: to the active controller, wherever that runs.
-    coordinators, share: made with the first request for them, or the first partition of their
-    topics that is led here.
-    telemetry: None without a receiver of client metrics.
+    """The parts of one running broker. coordinators, share: made with the first request for them,
+    or the first partition of their topics that is led here. telemetry: None without a receiver of
+    client metrics.
     """
 
-    channel: BrokerChannel
+    is_broker: ClassVar[bool] = True
+
     replicas: ReplicaManager
     producer_ids: ProducerIdManager
     coordinators: Late[Coordinators]
@@ -186,11 +191,11 @@ class Services(NodeServices, kw_only=True):
 
 
 class ControllerServices(NodeServices, kw_only=True):
-    """The parts of one running controller, active or not. service: refuses with NOT_CONTROLLER what
-    is for the active controller while another node is it. quorum: answers the requests of the
+    """The parts of one running controller, active or not. node_requests: refuses with
+    NOT_CONTROLLER while another node is the active controller. quorum: answers the requests of the
     quorum's APIs. leader_id: of the metadata quorum, -1 if none is known.
     """
 
-    service: ControllerService
+    node_requests: NodeRequests
     quorum: QuorumDriver
     leader_id: Callable[[], int]

@@ -8,8 +8,9 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
+from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.group.records import decode_record
-from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
+from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator, GroupDeletion
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.coordinator_log import AppendOutcome, is_written
 from kbroker.coordinator.runtime.records import CoordinatorRecord
@@ -186,6 +187,8 @@ class World:
         self.topics.add("other", 3)
         self.epoch = 0
         self.overrides = GroupSettings()
+        self.delete_share_group: GroupDeletion
+        """`ShareGroupCoordinator.delete_group`, set by a test that has one."""
         self.coordinator = GroupCoordinator(
             self.config,
             log=self.log,
@@ -193,6 +196,7 @@ class World:
             random=Random(seed),
             topics=lambda: self.topics,
             overrides=self.overrides,
+            deletions={GroupType.SHARE: lambda group_id: self.delete_share_group(group_id)},
         )
         self.lead()
 

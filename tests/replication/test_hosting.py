@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.model import TopicPartition
+from kbroker.log.storage.files import LogDirectoryError
+from kbroker.model import TopicPartition, Uuid
+from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.hosting import DirectoryReports
 from kbroker.replication.partition import Partition
 from kbroker.replication.time_slices import TimeSlices
 from tests.replication.test_time_slices import Ticks
@@ -110,4 +113,34 @@ def test_lagging_members_are_looked_for_in_several_turns(
         counts.append(len(looks))
     assert len(counts) > 3 and counts[0] < 50
     monkeypatch.undo()
+    world.close()
+
+
+class Told:
+    """Keeps what is reported of directories, and whether the replica was online then."""
+
+    def __init__(self) -> None:
+        self.assigned: list[tuple[TopicPartition, Uuid, Uuid]] = []
+        self.failed: list[tuple[Path, bool]] = []
+        self.world: World
+
+    def assign(self, key: TopicPartition, topic_id: Uuid, directory_id: Uuid) -> Deferred[None]:
+        self.assigned.append((key, topic_id, directory_id))
+        return Deferred.of(None)
+
+    def directory_failed(self, path: Path) -> None:
+        partition = self.world.replicas.partition(TopicPartition(TOPIC, 0))
+        assert partition is not None
+        self.failed.append((path, bool(partition.role)))
+
+
+def test_a_directory_that_fails_is_reported_once_its_replicas_are_offline(tmp_path: Path) -> None:
+    told = Told()
+    reports = DirectoryReports(told.assign, told.directory_failed)
+    told.world = world = World(tmp_path, reports=reports)
+    (directory,) = world.logs.directories
+    fault = LogDirectoryError(directory / "x", "read", OSError(5, "Input/output error"))
+    world.logs.directory_failed(fault)
+    assert told.failed == [(directory, False)]
+    assert world.replicas.mover.assign == told.assign
     world.close()

@@ -18,6 +18,7 @@ from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.appends.append import PartitionAppendResult
+from kbroker.replication.hosting import DirectoryReports
 from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
@@ -52,11 +53,13 @@ class World:
         partitions: int = 1,
         memory: Memory | None = None,
         isr_ports: IsrPorts | None = None,
+        reports: DirectoryReports | None = None,
         **properties: str,
     ) -> None:
         self.folder = folder
         self.memory = memory
         self.isr_ports = isr_ports
+        self.reports = reports
         self.properties = {"log.dirs": str(folder / "data"), "node.id": str(NODE_ID)} | {
             name.replace("_", "."): value for name, value in properties.items()
         }
@@ -81,6 +84,7 @@ class World:
             self.timers,
             self.config,
             isr_ports=self.isr_ports,
+            reports=self.reports,
             offloads=always(offload),
             random=Random(2),
             memory=self.memory,

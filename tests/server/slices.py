@@ -35,6 +35,9 @@ class Sliced:
         self.quotas = ClientQuotas()
         self.config = BrokerConfig.from_properties({"kbroker.response.max.bytes": str(limit)})
         self.node_id = 1
+        self.is_broker = False
+        self.local_controller: Any = None
+        self.channel: Any = None
         self.most_steps = 0
         for name, part in parts.items():
             setattr(self, name, part)

@@ -45,6 +45,9 @@ def policy(min_version: int, max_version: int) -> ApiPolicy:
     return ApiPolicy(Versions(min_version, max_version), NO_AUTHORISATION)
 
 
+PRODUCE_POLICY = ApiPolicy(Versions(3, 13), NO_AUTHORISATION, mostly_records=True)
+
+
 class Harness:
     """A dispatcher with ApiVersions and a Heartbeat whose behaviour a test sets."""
 
@@ -63,7 +66,7 @@ class Harness:
         handlers = (
             *api_versions.HANDLERS,
             ApiHandler(ApiKey.HEARTBEAT, self.handle, heartbeat_error, policy(1, 4)),
-            ApiHandler(ApiKey.PRODUCE, self.handle, heartbeat_error, policy(3, 13)),
+            ApiHandler(ApiKey.PRODUCE, self.handle, heartbeat_error, PRODUCE_POLICY),
         )
         self.dispatcher = Dispatcher(handlers, services)
 

@@ -34,7 +34,8 @@ def alter_configs(resources: list[tuple[str, int]]) -> tuple[list[list[str]], li
         parts.append(names)
         return Deferred.of([ALTERED for name in names])
 
-    sliced = Sliced(local_controller=SimpleNamespace(alter_configs=alter))
+    channel = SimpleNamespace(alter_configs=alter)
+    sliced = Sliced(local_controller=channel, channel=channel)
     request = kind(
         resources=[
             kind.AlterConfigsResource(

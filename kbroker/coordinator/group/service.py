@@ -9,7 +9,7 @@ committed offsets are in `offset_service`, those for share groups in `share_serv
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
@@ -113,8 +113,14 @@ def leave_error(error: ErrorCode) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=error)
 
 
+GroupDeletion = Callable[[str], Deferred[ErrorCode]]
+"""Deletes the group of that id; resolves with its error."""
+
+
 class GroupCoordinator:
-    """Groups and committed offsets: request in, response (or a Deferred of it) out."""
+    """Groups and committed offsets: request in, response (or a Deferred of it) out. deletions: for
+    the types that have state outside of the group's shard.
+    """
 
     def __init__(
         self,
@@ -125,6 +131,7 @@ class GroupCoordinator:
         random: Random,
         topics: Callable[[], ClusterTopics],
         overrides: GroupOverrides = NO_OVERRIDES,
+        deletions: Mapping[GroupType, GroupDeletion] | None = None,
     ) -> None:
         unknown = [name for name in config.group_consumer_assignors if name not in ASSIGNORS]
         if unknown:
@@ -134,8 +141,7 @@ class GroupCoordinator:
         self._timers = timers
         self._reasons = LogThrottle(logger, logging.INFO, lines=REASONS_PER_SECOND)
         self._partitions = KeyPartitions(GROUP_TOPIC, topics, config.offsets_topic_num_partitions)
-        self.deletions: dict[GroupType, Callable[[str], Deferred[ErrorCode]]] = {}
-        """Deletes a group, for types that have state outside of the group's shard."""
+        self._deletions = deletions or {}
         self._member_memory = memory = MemberMemory(config.kbroker_group_members_max_bytes)
 
         def make_shard() -> GroupShard:
@@ -365,7 +371,7 @@ class GroupCoordinator:
         except KafkaError as error:
             return Deferred.of(error.code)
         kind = host.shard.kind_of(group_id)
-        deletion = None if kind is None else self.deletions.get(kind.group_type)
+        deletion = None if kind is None else self._deletions.get(kind.group_type)
         if deletion is not None:
             return deletion(group_id)
         error_code, records = host.shard.delete_group(group_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH, GroupType
+from kbroker.coordinator.group.kind import NO_MEMBER_EPOCH
 from kbroker.coordinator.group.membership.assignment import Assignment
 from kbroker.coordinator.group.service import GroupCoordinator, java_host
 from kbroker.coordinator.group.share.offset_descriptions import (
@@ -76,7 +76,6 @@ class ShareGroupCoordinator:
         self._timers = timers
         self._topics = topics
         self._descriptions = OffsetDescriptions(persister, end_offsets)
-        groups.deletions[GroupType.SHARE] = self.delete_group
 
     # -- membership --------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
 from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import KafkaError
+from kbroker.replication.hosting import DirectoryReports
 from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.leaders.isr_changes import IsrChanges
 from kbroker.replication.manager import ReplicaManager
@@ -162,12 +163,12 @@ class BrokerRole:
         await as_future(lifecycle.when_caught_up())
         registered = self._logs.directory_ids()
         await self._load_logs()
-        replicas = self._host_nothing_yet()
+        self._reporter = self._build_reporter(channel, lifecycle)
+        replicas = self._host_nothing_yet(self._reporter)
         if self._config.metadata_log_dir in self._logs.offline_paths:
             raise StartupError(
                 f"the metadata log directory {self._config.metadata_log_dir} is offline"
             )
-        self._report_directories(channel, replicas, lifecycle)
         if not self._config.is_whole_cluster:
             self._replication = self._replicate(channel, replicas, lifecycle)
             self._peers = self._meet_peers()
@@ -232,7 +233,7 @@ class BrokerRole:
         )
         await asyncio.shield(self._loading)  # if the start is cancelled, `close` waits for it
 
-    def _host_nothing_yet(self) -> ReplicaManager:
+    def _host_nothing_yet(self, reporter: LogDirectoryReporter) -> ReplicaManager:
         is_rack_aware = self._config.get_optional_string("replica.selector.class") == RACK_AWARE
         self._replicas = ReplicaManager(
             self._config.node_id,
@@ -241,6 +242,7 @@ class BrokerRole:
             self._config,
             knows=self._hosted.exists,
             isr_ports=IsrPorts(self._live_brokers, self._isr_changes),
+            reports=DirectoryReports(reporter.assign, reporter.directory_failed),
             offloads=self._resources.offload,
             random=self._resources.random,
             memory=self._memory,
@@ -316,10 +318,10 @@ class BrokerRole:
         cordoned = self._logs.directory_ids(cordoned=True)
         return cordoned if cordoned or broker.cordoned_log_dirs else None
 
-    def _report_directories(
-        self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle
-    ) -> None:
-        self._reporter = reporter = LogDirectoryReporter(
+    def _build_reporter(
+        self, channel: BrokerChannel, lifecycle: BrokerLifecycle
+    ) -> LogDirectoryReporter:
+        return LogDirectoryReporter(
             self._logs,
             channel,
             self._timers,
@@ -328,8 +330,6 @@ class BrokerRole:
             failure_timeout_ms=self._config.get_int("log.dir.failure.timeout.ms"),
             fail=self._fail,
         )
-        replicas.hosting.on_directory = replicas.mover.assign = reporter.assign
-        replicas.hosting.on_directory_failed = reporter.directory_failed
 
     def _build_services(
         self, channel: BrokerChannel, replicas: ReplicaManager, lifecycle: BrokerLifecycle

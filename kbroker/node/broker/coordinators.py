@@ -4,12 +4,13 @@ their topics. `share_services` builds the services of share groups on demand.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator
+from kbroker.coordinator.group.service import GROUP_TOPIC, GroupCoordinator, GroupDeletion
 from kbroker.coordinator.runtime.coordinator_log import ANY_EPOCH, AppendOutcome
 from kbroker.coordinator.transaction.markers import MARKER_TIMEOUT_MS, MarkerRouter
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC, TransactionCoordinator
@@ -17,7 +18,7 @@ from kbroker.log.append_request import AppendRequest
 from kbroker.log.results import Refused
 from kbroker.log.validator import AppendOrigin
 from kbroker.model import TopicPartition
-from kbroker.node.broker.late_coordinators import of_topic
+from kbroker.node.broker.topic_leadership import of_topic
 from kbroker.ports import Deferred, Timers, to_deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.appends.commit_wait import when_committed
@@ -28,6 +29,7 @@ from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from kbroker.settings.views.transaction_coordinator import TransactionCoordinatorConfig
 
 if TYPE_CHECKING:
+    from kbroker.coordinator.group.kind import GroupType
     from kbroker.node.broker.peer_coordinators import PeerCoordinators
 
 
@@ -44,8 +46,11 @@ def build_group_coordinator(
     replicas: ReplicaManager,
     timers: Timers,
     random: Random,
+    deletions: Mapping[GroupType, GroupDeletion] | None = None,
 ) -> GroupCoordinator:
-    """The coordinator of the groups whose partition of `__consumer_offsets` this broker leads."""
+    """The coordinator of the groups whose partition of `__consumer_offsets` this broker leads.
+    deletions: see `GroupCoordinator`.
+    """
     groups = GroupCoordinator(
         settings,
         log=CoordinatorLog(replicas, timers, None),
@@ -53,6 +58,7 @@ def build_group_coordinator(
         random=random,
         topics=lambda: metadata.image,
         overrides=group_configs(config, metadata),
+        deletions=deletions,
     )
     replicas.on_leadership(of_topic(GROUP_TOPIC, groups.on_leadership))
     return groups

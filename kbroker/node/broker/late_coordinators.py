@@ -64,17 +64,23 @@ def late_coordinators(
     peers: PeerCoordinators | None,
     delete_share_group: Callable[[str], Deferred[ErrorCode]],
 ) -> Late[Coordinators]:
-    """The late coordinators of a broker. delete_share_group: also deletes its states."""
+    """The late coordinators of a broker. delete_share_group: also deletes its states; a share group
+    can be deleted before its services are created.
+    """
 
     def make() -> Coordinators:
         from kbroker.coordinator.group.kind import GroupType
         from kbroker.node.broker import coordinators
 
         groups = coordinators.build_group_coordinator(
-            config, settings, metadata=metadata, replicas=replicas, timers=timers, random=random
+            config,
+            settings,
+            metadata=metadata,
+            replicas=replicas,
+            timers=timers,
+            random=random,
+            deletions={GroupType.SHARE: delete_share_group},
         )
-        # A share group can be deleted before its services were created.
-        groups.deletions[GroupType.SHARE] = delete_share_group
         markers = coordinators.build_marker_router(replicas, timers, groups, peers)
         transactions = coordinators.build_transaction_coordinator(
             config,
@@ -178,15 +184,3 @@ def build_partition_gate(
         ),
         remote=None if peers is None else peers.verification(transactions.partition_for),
     )
-
-
-def of_topic(
-    topic: str, on_leadership: Callable[[int, int | None], None]
-) -> Callable[[TopicPartition, int | None], None]:
-    """on_leadership for the partitions of one topic only."""
-
-    def changed(topic_partition: TopicPartition, leader_epoch: int | None) -> None:
-        if topic_partition.topic == topic:
-            on_leadership(topic_partition.partition, leader_epoch)
-
-    return changed

@@ -22,7 +22,7 @@ from kbroker.coordinator.share_state.persister import (
 from kbroker.coordinator.share_state.service import ShareCoordinator, StateLog
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
-from kbroker.node.broker.late_coordinators import of_topic
+from kbroker.node.broker.topic_leadership import of_topic
 from kbroker.ports import Deferred, Memory, Timers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.manager import ReplicaManager

@@ -20,11 +20,11 @@ from kbroker.log_lines import shown
 from kbroker.model import InvariantError
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import MalformedRequest
+from kbroker.protocol.produce_shape import exceeds_partition_count
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.hang_ups import HangUp
 from kbroker.server.network.muting import Muting
 from kbroker.server.network.peer_progress import PeerProgress
-from kbroker.server.network.produce_shape import PARTITION_BYTES, exceeds_partition_count
 from kbroker.server.network.read_gate import ReadGate
 from kbroker.server.network.receive_buffer import (
     API_KEY_BYTES,
@@ -38,6 +38,7 @@ from kbroker.server.quotas.connection_rates import NOT_THROTTLED
 from kbroker.server.requests import (
     LARGE_PRODUCE_BYTES,
     LARGE_REQUEST_BYTES,
+    PARTITION_BYTES,
     PRODUCE_PARTITIONS,
     CloseConnection,
     PendingResponse,
@@ -332,6 +333,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch_large(self, frame: memoryview, arrived_ms: int) -> PendingResponse | None:
         """Dispatch in slices of the loop, except for a Produce request that is mostly records,
         which are not processed one by one. `_pump` dispatches an ordinary Produce request itself.
+        Not by `ApiPolicy`: only Produce's bytes say whether it is so (`produce_shape`).
         """
         shared = self._shared
         size = len(frame)

@@ -93,7 +93,13 @@ class MemoryPool:
         "waits",
     )
 
-    def __init__(self, limit: int = DEFAULT_LIMIT, request_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        limit: int = DEFAULT_LIMIT,
+        request_limit: int | None = None,
+        *,
+        on_pressure: Callable[[], None] = lambda: None,
+    ) -> None:
         share = int(limit * REQUEST_SHARE)
         self.limit = limit
         self.request_limit = share if request_limit is None else min(share, request_limit)
@@ -115,7 +121,7 @@ class MemoryPool:
         """Whether any ticket waits."""
         self.waits = 0
         """Number of tickets that had to wait since the start."""
-        self.on_pressure: Callable[[], None] = lambda: None
+        self.on_pressure = on_pressure
         self._requests: deque[Ticket] = deque()
         self._answers: deque[Ticket] = deque()
         self._light: deque[Ticket] = deque()

@@ -208,6 +208,15 @@ BROKERS: Final[Policies] = {
     ),
 }
 
+ENVELOPE: Final[Policies] = {
+    ApiKey.ENVELOPE: ApiPolicy(
+        Versions(0, 0),
+        (CLUSTER_ACTION,),
+        listeners=ListenerType.CONTROLLER,
+        quota=Quota.EXEMPT,
+    ),
+}
+
 ALTER_CLUSTER: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.ALTER,))
 DESCRIBE_CLUSTER: Final = Access(Extent.REQUEST, AclResource.CLUSTER, (AclOperation.DESCRIBE,))
 

@@ -61,6 +61,7 @@ PRODUCE: Final[Policies] = {
         (WRITE_TRANSACTIONAL_ID, WRITE_EACH_TOPIC),
         quota=Quota.PRODUCE,
         memory_class=MemoryClass.SMALL_RESPONSE,
+        mostly_records=True,
     ),
 }
 

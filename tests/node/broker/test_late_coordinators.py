@@ -14,7 +14,6 @@ from kbroker.node.broker.late_coordinators import (
     LateShareListener,
     LateTransactions,
     make_with_leadership,
-    of_topic,
 )
 from kbroker.server.services import Coordinators, Late, ShareServices
 
@@ -94,11 +93,3 @@ def test_a_question_about_transactions_makes_the_coordinator() -> None:
     world = World()
     LateTransactions(world.coordinators).partition_for("t")
     assert (world.made, world.asked.calls) == (["coordinators"], ["partition_for"])
-
-
-def test_callbacks_of_one_topic() -> None:
-    seen: list[tuple[int, int | None]] = []
-    changed = of_topic("orders", lambda partition, epoch: seen.append((partition, epoch)))
-    changed(TopicPartition("orders", 1), 5)
-    changed(TopicPartition("others", 2), 5)
-    assert seen == [(1, 5)]

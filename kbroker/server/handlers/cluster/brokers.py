@@ -44,7 +44,7 @@ def register_broker(
 ) -> Deferred[BrokerRegistrationResponse]:
     """The broker is fenced until a heartbeat of it asks for more."""
     del context
-    return services.service.register_broker(request).then(
+    return services.node_requests.register_broker(request).then(
         lambda epoch: BrokerRegistrationResponse(broker_epoch=epoch)
     )
 
@@ -54,7 +54,7 @@ def broker_heartbeat(
 ) -> Deferred[BrokerHeartbeatResponse]:
     """Renews the broker's session; unfences, fences or shuts the broker down as it asks."""
     del context
-    return services.service.heartbeat(request).then(_heartbeat_response)
+    return services.node_requests.heartbeat(request).then(_heartbeat_response)
 
 
 def _heartbeat_response(reply: HeartbeatReply) -> BrokerHeartbeatResponse:
@@ -70,9 +70,9 @@ def unregister_broker(
 ) -> Deferred[UnregisterBrokerResponse]:
     """The broker leaves its ISRs and the cluster."""
     del context
-    return services.service.submit(
-        lambda controller, now_ms: controller.unregister_broker(request.broker_id)
-    ).then(lambda _: UnregisterBrokerResponse())
+    return services.node_requests.unregister_broker(request.broker_id).then(
+        lambda _: UnregisterBrokerResponse()
+    )
 
 
 def alter_partition(
@@ -80,7 +80,7 @@ def alter_partition(
 ) -> Deferred[AlterPartitionResponse]:
     """The ISRs that leaders propose."""
     del context
-    return services.service.submit(lambda controller, now_ms: controller.alter_partition(request))
+    return services.node_requests.alter_partition(request)
 
 
 def assign_replicas_to_directories(
@@ -88,9 +88,7 @@ def assign_replicas_to_directories(
 ) -> Deferred[AssignReplicasToDirsResponse]:
     """In which of its log directories the broker's replicas are."""
     del context
-    return services.service.submit(
-        lambda controller, now_ms: controller.assign_replicas_to_directories(request)
-    )
+    return services.node_requests.assign_replicas_to_directories(request)
 
 
 def allocate_producer_ids(
@@ -98,11 +96,8 @@ def allocate_producer_ids(
 ) -> Deferred[AllocateProducerIdsResponse]:
     """The next block of producer ids for a broker."""
     del context
-    return services.service.submit(
-        lambda controller, now_ms: controller.allocate_producer_ids(
-            request.broker_id, request.broker_epoch
-        )
-    ).then(_producer_ids_response)
+    block = services.node_requests.allocate_producer_ids(request.broker_id, request.broker_epoch)
+    return block.then(_producer_ids_response)
 
 
 def _producer_ids_response(block: ProducerIdBlock) -> AllocateProducerIdsResponse:

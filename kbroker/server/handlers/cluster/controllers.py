@@ -67,9 +67,9 @@ def register_controller(
 ) -> Outcome:
     """Answered when the registration is committed."""
     del context
-    return services.service.submit(
-        lambda controller, now_ms: controller.register_controller(request)
-    ).then(lambda _: ControllerRegistrationResponse())
+    return services.node_requests.register_controller(request).then(
+        lambda _: ControllerRegistrationResponse()
+    )
 
 
 def register_controller_error(

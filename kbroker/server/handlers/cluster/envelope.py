@@ -38,14 +38,8 @@ from kbroker.protocol.messages.cluster import EnvelopeRequest, EnvelopeResponse
 from kbroker.protocol.response_errors import error_codes
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
-from kbroker.server.api_policy import (
-    CLUSTER_ACTION,
-    ApiPolicy,
-    ListenerType,
-    Quota,
-    Versions,
-)
 from kbroker.server.dispatch import Dispatcher
+from kbroker.server.policies.administration import ENVELOPE as POLICIES
 from kbroker.server.requests import (
     CloseConnection,
     Outcome,
@@ -157,12 +151,7 @@ def envelope_handler(
         ApiKey.ENVELOPE,
         envelopes.handle,
         envelope_error,
-        ApiPolicy(
-            Versions(0, 0),
-            (CLUSTER_ACTION,),
-            listeners=ListenerType.CONTROLLER,
-            quota=Quota.EXEMPT,
-        ),
+        POLICIES[ApiKey.ENVELOPE],
         steps=envelopes.steps,
     )
 

@@ -6,8 +6,9 @@ only (KIP-714), v1 every resource (KIP-1142).
 
 A broker checks settings of its own and of all brokers itself and sets the levels of its own loggers
 (`broker_settings`); what is left it passes on to the active controller, in the client's name and a
-part at a time, where `controller/configs/configs` decides. On a node that is its whole cluster the
-response goes out when the change is committed and in effect, on any other when it is committed.
+part at a time (`alteration_parts`), where `controller/configs/configs` decides. On a node
+that is its whole cluster the response goes out when the change is committed and in effect, on any
+other when it is committed.
 Deviations: a broker refuses settings that are not Kafka's (Kafka keeps them for its plug-ins); a
 request of many resources is not one atomic change, resource by resource it is.
 """
@@ -17,12 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from kbroker.broker.controller_channel import BrokerChannel
+from kbroker.broker.alteration_parts import AlterationParts
 from kbroker.controller.configs.configs import ALTERED, Alteration, Alterations, AlteredResource
 from kbroker.controller.configs.configs import Outcome as Altered
 from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
-from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -36,26 +36,15 @@ from kbroker.protocol.messages.admin.configs import (
 )
 from kbroker.replication.time_slices import Pace
 from kbroker.server.api_handler import ApiHandler
+from kbroker.server.forwarding import ENVELOPE_BYTES
 from kbroker.server.handlers.configs.broker_settings import outcome_here
 from kbroker.server.policies.administration import ALTER_CONFIGS as POLICIES
 from kbroker.server.requests import RequestContext
-from kbroker.server.services import NodeServices, Services
+from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
 from kbroker.settings.tables.keys import ResourceType
 from kbroker.settings.views.network import NetworkConfig
-
-ALTERATIONS_PER_PART: Final = 64
-"""Settings that the controller of this node decides on in one step, with a weight of one for their
-resource.
-"""
-
-FORWARDED_ALTERATIONS: Final = 512
-FORWARDED_BYTES: Final = 128 * 1024
-"""What is passed on to another node at a time."""
-
-ENVELOPE_BYTES: Final = 16 * 1024
-"""Room for what an Envelope adds to a request."""
 
 LISTED_TYPES: Final = frozenset[int](ResourceType) - {ResourceType.UNKNOWN}
 
@@ -206,7 +195,7 @@ def _alter(
             yield None
         places.setdefault((resource.resource_type, resource.name), []).append(place)
     outcomes: list[Altered] = [ALTERED] * len(request.resources)
-    parts = _Parts(services, context, request)
+    parts = _parts(services, context, request)
     for same in places.values():
         if pace.is_due():
             yield None
@@ -231,87 +220,20 @@ _REPEATED: Final = Altered(ErrorCode.INVALID_REQUEST, "Each resource must appear
 _CHECKED_HERE: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
 
-class _Parts:
-    """The resources of a request that the controller decides on, on their way there. One of this
-    node gets all parts at once, so that one write is for all; another node gets one after the
-    other.
-    """
-
-    def __init__(
-        self, services: NodeServices, context: RequestContext, request: Alterations
-    ) -> None:
-        local = services.local_controller
-        self._request = request
-        self._client = context.identity
-        self._is_remote = local is None
-        self._channel: BrokerChannel = _remote(services) if local is None else local
-        is_broker = isinstance(services, Services)
-        self._from_broker = is_broker or context.session.is_forwarded
-        self._max_alterations = FORWARDED_ALTERATIONS if self._is_remote else ALTERATIONS_PER_PART
-        network = NetworkConfig.from_broker(services.config)
-        self._max_bytes = min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES
-        self._part: dict[int, AlteredResource] = {}
-        self._weight = self._size_bytes = 0
-        self._asked: list[tuple[Sequence[int], Deferred[list[Altered]]]] = []
-
-    def add(
-        self, place: int, resource: AlteredResource
-    ) -> Generator[Deferred[Any] | None, None, None]:
-        """The next resource, with its place in the request. Raises KafkaError for one that is too
-        large to be passed on.
-        """
-        weight, size_bytes = 1 + len(resource.alterations), 0
-        if self._is_remote:
-            size_bytes = sum(map(_size_of, resource.alterations))
-            if size_bytes > self._max_bytes:
-                message = "The settings of a resource are too large to be passed on."
-                raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-        if self._part and (
-            self._weight + weight > self._max_alterations
-            or self._size_bytes + size_bytes > FORWARDED_BYTES
-        ):
-            yield from self._submit()
-        self._part[place] = resource
-        self._weight += weight
-        self._size_bytes += size_bytes
-
-    def _submit(self) -> Generator[Deferred[Any] | None, None, None]:
-        request = Alterations(
-            list(self._part.values()),
-            incremental=self._request.incremental,
-            validate_only=self._request.validate_only,
-            from_broker=self._from_broker,
-        )
-        answer = self._channel.alter_configs(request, self._client)
-        self._asked.append((tuple(self._part), answer))
-        self._part, self._weight, self._size_bytes = {}, 0, 0
-        yield None if answer.done or not self._is_remote else answer
-
-    def outcomes(
-        self,
-    ) -> Generator[Deferred[Any] | None, None, list[Iterable[tuple[int, Altered]]]]:
-        """The outcomes of all resources, with their places. Raises KafkaError if the controller did
-        not answer.
-        """
-        if self._part:
-            yield from self._submit()
-        found: list[Iterable[tuple[int, Altered]]] = []
-        for places, answer in self._asked:
-            if not answer.done:
-                yield answer
-            found.append(zip(places, answer.value, strict=True))
-        return found
-
-
-def _remote(services: NodeServices) -> BrokerChannel:
-    if not isinstance(services, Services):
-        raise InvariantError("a controller without itself")
-    return services.channel
-
-
-def _size_of(alteration: Alteration) -> int:
-    """Bytes on the wire, at most."""
-    return 16 + len(alteration.name.encode()) + len((alteration.value or "").encode())
+def _parts(
+    services: NodeServices, context: RequestContext, request: Alterations
+) -> AlterationParts:
+    """Of this request, on the way to the active controller."""
+    network = NetworkConfig.from_broker(services.config)
+    return AlterationParts(
+        services.channel,
+        context.identity,
+        incremental=request.incremental,
+        validate_only=request.validate_only,
+        from_broker=services.is_broker or context.session.is_forwarded,
+        is_remote=services.local_controller is None,
+        max_bytes=min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES,
+    )
 
 
 @sliced

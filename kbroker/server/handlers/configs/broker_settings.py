@@ -19,7 +19,7 @@ from kbroker.controller.configs.configs import (
 from kbroker.log_lines import shown
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.handlers.configs.broker_loggers import alter_levels
-from kbroker.server.services import NodeServices, Services
+from kbroker.server.services import NodeServices
 from kbroker.settings.dynamic import broker_key, check_altered, stored_configs
 from kbroker.settings.listener_keys import listener_of
 from kbroker.settings.tables.keys import ConfigError, ConfigType, ResourceType
@@ -42,7 +42,7 @@ def outcome_here(
                 set_level=services.set_log_level,
             )
             return ALTERED
-        if resource.resource_type == ResourceType.BROKER and isinstance(services, Services):
+        if resource.resource_type == ResourceType.BROKER and services.is_broker:
             check_form(resource)
             _check_broker(services, request, resource)
     except KafkaError as error:
@@ -50,7 +50,7 @@ def outcome_here(
     return None
 
 
-def _check_broker(services: Services, request: Alterations, resource: AlteredResource) -> None:
+def _check_broker(services: NodeServices, request: Alterations, resource: AlteredResource) -> None:
     """Raises KafkaError."""
     name = resource.name
     if name:

@@ -89,7 +89,7 @@ def handle_write_markers(
     waiting: list[tuple[_PartitionResult, Deferred[ErrorCode]]] = []
     pace, write_pace = Pace(CHEAP_ITEMS), Pace(MARKERS_PER_STEP)
     last: tuple[int, ...] | None = None
-    written: dict[str, dict[int, Deferred[ErrorCode] | ErrorCode]] = {}
+    written: dict[str, dict[int, Deferred[ErrorCode]]] = {}
     for marker in request.markers:
         if pace.is_due():
             yield None
@@ -114,19 +114,19 @@ def handle_write_markers(
                     if write_pace.is_due():
                         yield None
                     outcome = _write(services, marker, TopicPartition(topic.name, index))
-                    outcomes[index] = outcome = outcome.value if outcome.done else outcome
+                    outcomes[index] = outcome
                 result = _PartitionResult(partition_index=index)
                 results.partitions.append(result)
-                if isinstance(outcome, Deferred):
-                    waiting.append((result, outcome))
+                if outcome.done:
+                    result.error_code = _OF_LEADERS.get(outcome.value, outcome.value)
                 else:
-                    result.error_code = _OF_LEADERS.get(outcome, outcome)
-    for result, deferred in waiting:
-        if not deferred.done:
-            yield deferred
+                    waiting.append((result, outcome))
+    for result, outcome in waiting:
+        if not outcome.done:
+            yield outcome
         elif pace.is_due():
             yield None
-        result.error_code = _OF_LEADERS.get(deferred.value, deferred.value)
+        result.error_code = _OF_LEADERS.get(outcome.value, outcome.value)
     return response
 
 

@@ -123,6 +123,7 @@ class Shares:
             topics=lambda: self.world.topics,
             end_offsets=self.ends,
         )
+        world.delete_share_group = self.coordinator.delete_group
 
     def group(self, group_id: str = "s") -> ShareGroup:
         return self.world.shard().share.groups[group_id]

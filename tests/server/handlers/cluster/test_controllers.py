@@ -89,7 +89,10 @@ def test_refused(endpoint_type: int, version: int, level: int, code: ErrorCode) 
 def test_a_registration_is_answered_once_it_is_committed() -> None:
     committed: Deferred[None] = Deferred()
     of = cast(
-        ControllerServices, SimpleNamespace(service=SimpleNamespace(submit=lambda _: committed))
+        ControllerServices,
+        SimpleNamespace(
+            node_requests=SimpleNamespace(register_controller=lambda request: committed)
+        ),
     )
     answer = register_controller(of, context(0), ControllerRegistrationRequest())
     assert isinstance(answer, Deferred) and not answer.done

@@ -71,6 +71,7 @@ def services_of(config: BrokerConfig, metadata: Any) -> NodeServices:
         cluster_id="",
         timers=timers,
         local_controller=None,
+        channel=cast(Any, None),
         metadata=metadata,
         slices=slices,
     )

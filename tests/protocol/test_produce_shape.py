@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.server.network.produce_shape import exceeds_partition_count
+from kbroker.protocol.produce_shape import exceeds_partition_count
 from tests.e2e.wire import frame_of
 
 

@@ -13,11 +13,6 @@ from kbroker.protocol.codecs.primitives import read_unsigned_varint, skip_tagged
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.protocol.framing import decode_request_header
 
-PARTITION_BYTES: Final = 33
-"""Bytes of a request for each partition or topic that a Produce may have: the cost of one in
-Fetch.
-"""
-
 _TRANSACTIONS_SINCE: Final = 3
 _FLEXIBLE_SINCE: Final = 9
 _TOPIC_IDS_SINCE: Final = 13
