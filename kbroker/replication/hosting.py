@@ -74,8 +74,8 @@ class Hosting:
     between "unknown" and "not here". orders, looks: the turns of the loop in which orders are
     carried out, and in which lagging members of ISRs are looked for. lag_max_ms:
     replica.lag.time.max.ms. isr_ports: None if this broker is the only one. reports: None: what
-    happens to directories is not reported. on_role: called with a partition after each order for it, and once it is
-    offline or no longer hosted.
+    happens to directories is not reported. on_role: called with a partition after each order for
+    it, and once it is offline or no longer hosted.
     """
 
     def __init__(
