@@ -27,8 +27,9 @@ class Situation:
     """What a start finds. output, checkpoint: as messages name them. job: `archive`, or another
     that keeps such an output. commit: the output's newest. records: in the output. foreign: why
     the output is not an archive's, empty if it is one or is empty. topics: None if the cluster
-    could not be asked. begun: where the checkpoint's query begins its first batch. group: offsets
-    of the group of --resume-from group.
+    could not be asked. has_lost_identity: whether the checkpoint has queries and does not say whose
+    they are. begun: where the checkpoint's query begins its first batch. group: offsets of the
+    group of --resume-from group.
     """
 
     output: str
@@ -43,9 +44,18 @@ class Situation:
     records: int = 0
     foreign: str = ""
     has_unknown_checkpoint: bool = False
+    has_lost_identity: bool = False
     fail_on_data_loss: bool = True
     resume_from: ResumeFrom | None = None
     group: Offsets = field(default_factory=dict)
+
+    @property
+    def reached(self) -> Offsets:
+        """Next offsets up to which the checkpoint says that records are archived; empty for none. A
+        query that resumed and has no batch yet has reached where it begins.
+        """
+        starting = self.identity.starting if self.identity is not None else {}
+        return self.log.position or starting
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +80,7 @@ def decide(found: Situation) -> Plan:
         return _resume(found)
     identity, commit = found.identity, found.commit
     if commit is None or _is_empty(commit):
-        if found.log.committed >= 0:
-            _refuse_lost_output(found)
+        _refuse_lost_output(found)
         is_paired = (
             identity is not None
             and commit is not None
@@ -135,9 +144,18 @@ def _refuse_other_layout(found: Situation) -> None:
 
 
 def _refuse_lost_output(found: Situation) -> None:
-    position = sum(sum(offsets.values()) for offsets in found.log.position.values())
+    if found.has_lost_identity:
+        raise StartRefused(
+            f"{found.checkpoint} has lost its identity.json, and {found.output} has none of the "
+            "records that its queries have read: going on would leave them out. Bring the file "
+            "back; or --resume-from earliest archives what Kafka still has, or name another "
+            "--checkpoint"
+        )
+    position = sum(sum(offsets.values()) for offsets in found.reached.values())
+    if found.log.committed < 0 and not position:
+        return
     raise StartRefused(
-        f"{found.checkpoint} says that offsets up to {_shown(found.log.position)} are archived, "
+        f"{found.checkpoint} says that offsets up to {_shown(found.reached)} are archived, "
         f"but {found.output} has none of them: going on would leave out up to "
         f"{counted(position, 'record')}. Bring the output back; or --resume-from earliest archives "
         "what Kafka still has, --resume-from checkpoint goes on without them"
@@ -243,7 +261,7 @@ def _resume(found: Situation) -> Plan:
     """
     sources: dict[str, Offsets] = {
         "output": found.commit.positions if found.commit is not None else {},
-        "checkpoint": found.log.position,
+        "checkpoint": found.reached,
         "group": found.group,
         "earliest": {},
     }

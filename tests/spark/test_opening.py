@@ -270,6 +270,41 @@ def test_resume_from_the_checkpoint_after_the_output_was_lost(
     assert values_in(Path(options.output)) == rest
 
 
+def test_a_lost_identity_and_output(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
+) -> None:
+    """The old query went on at its position, and all records before it were left out."""
+    cluster.add("t", 100)
+    spark.run(options)
+    spark.run(replace(options, resume_from="output"))  # the query is another one now
+    shutil.rmtree(options.output)
+    checkpoint = Path(f"{options.output}.checkpoint")
+    (checkpoint / "identity.json").unlink()
+    cluster.add("t", 10)
+    assert {path.name for path in checkpoint.iterdir()} == {"query-1", "query-2"}
+    with pytest.raises(StartRefused, match=r"has lost its identity\.json"):
+        spark.run(options)
+    assert not Path(options.output).exists()
+    spark.run(replace(options, resume_from="earliest"))
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+    assert (checkpoint / "query-3").is_dir()
+    spark.run(options)
+    assert newest(Path(options.output))["records"] == 110
+
+
+def test_a_lost_output_of_a_query_that_had_no_batch(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
+) -> None:
+    cluster.add("t", 100)
+    spark.run(options)
+    spark.run(replace(options, resume_from="output"))
+    shutil.rmtree(options.output)
+    with pytest.raises(StartRefused, match="going on would leave out up to 100 records"):
+        spark.run(options)
+    spark.run(replace(options, resume_from="earliest"))
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
 def test_outputs_that_are_not_an_archives(
     cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
 ) -> None:

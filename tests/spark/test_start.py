@@ -87,6 +87,28 @@ def test_a_lost_output() -> None:
     assert "--resume-from earliest" in text and "--resume-from checkpoint" in text
 
 
+def test_a_lost_output_of_a_query_that_resumed() -> None:
+    """It has no batch yet, and begins where the records before it were archived."""
+    resumed = replace(IDENTITY, query=2, starting=AT, batch_id=-1)
+    found = replace(EMPTY, identity=resumed, begun=AT)
+    assert "going on would leave out up to 100 records" in refusal(found)
+    assert decide(replace(found, resume_from="checkpoint")) == Plan("resume", AT)
+    assert decide(replace(found, resume_from="earliest")).positions == {"t": {0: 0, 1: 0}}
+    anew = replace(resumed, starting={"t": {0: 0, 1: 0}})
+    assert decide(replace(EMPTY, identity=anew)).action == "begin"
+
+
+def test_a_lost_identity() -> None:
+    found = replace(EMPTY, has_lost_identity=True)
+    for commit in (None, FIRST):
+        text = refusal(replace(found, commit=commit))
+        assert "/out.checkpoint has lost its identity.json, and /out has none of the rec" in text
+        assert "--resume-from earliest" in text and "another --checkpoint" in text
+    assert decide(replace(found, resume_from="earliest")).action == "resume"
+    text = refusal(replace(found, commit=COMMIT, records=100))
+    assert "/out holds 100 records and its checkpoint" in text
+
+
 def test_a_foreign_output() -> None:
     assert "name another --output" in refusal(replace(EMPTY, foreign="/out holds a.txt"))
     other = replace(COMMIT, checkpoint_id="d")
