@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ..checkpoint import Offsets
 from ..errors import StartRefused
 from ..lake.formats import DELTA, LakeFormat
-from ..lake.notes import is_table, log_folder, newest_note
+from ..lake.notes import is_table, log_folder, newest_note, partitions_of
 from ..lake.tables import Column, LakeTable, Note, quoted, table_at, text
 from ..storage import Folder
 from .commits import (
@@ -121,10 +121,12 @@ class LakeStore:
     def finish(self, commit: Commit) -> Commit:
         """See `Store`."""
         spark = self.session()
-        if is_table(self.folder, self.format):
-            self.table.limit_metadata(spark)
-        else:
+        if not is_table(self.folder, self.format):
             self.table.create(spark, self.columns(commit), self.partitions(commit))
+        else:
+            if not (commit.records or commit.removed):
+                self._make_anew(spark, commit)
+            self.table.limit_metadata(spark)
         for condition in commit.removed:
             spark.sql(f"DELETE FROM {self.table.name(spark)} WHERE {condition}")
         clean_up(self.folder, commit)
@@ -214,6 +216,17 @@ class LakeStore:
         for name in values.keys() & set(names):
             rows = rows.withColumn(name, values[name])
         return rows.select(*names)
+
+    def _make_anew(self, spark: SparkSession, commit: Commit) -> None:
+        """Replace an empty table that an earlier start has made for other options."""
+        columns, partitions = self.columns(commit), self.partitions(commit)
+        table = spark.table(self.table.name(spark))
+        wanted = spark.createDataFrame([], ", ".join(map(str, columns)))
+        is_other = wanted.dtypes != table.dtypes or (
+            partitions_of(self.folder, self.format) != list(partitions)
+        )
+        if is_other and not table.limit(1).collect():  # rows of a batch that was cut off stay
+            self.table.replace(spark, columns, partitions)
 
     def session(self) -> SparkSession:
         """The session of the process that made the store."""

@@ -127,6 +127,11 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
     commit = found.commit
     if commit is not None:
         commit = store.finish(commit)
+        if commit.layout != found.layout:  # it has no records, or this start were refused
+            number = commit.number + 1
+            commit = replace(commit, number=number, layout=found.layout, files=(), removed=())
+            store.add(commit)
+            commit = store.finish(commit)
         found = replace(found, commit=commit)
     identity = found.identity or new_identity(found.job, str(store.folder))
     topic_ids = {name: facts.topic_id for name, facts in (found.topics or {}).items()}

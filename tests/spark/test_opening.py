@@ -182,6 +182,44 @@ def test_another_layout(cluster: Cluster, spark: SimulatedSpark, options: Archiv
         spark.run(replace(options, layout=("topic",)))
 
 
+def test_another_layout_before_the_first_record(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, machine: Machine
+) -> None:
+    """The first batch was written in the old one, and the next start refused."""
+    cluster.add("t", 0)
+    other = replace(options, layout=("topic", "partition"))
+    spark.run(options)
+    cluster.add("t", 20)
+    for kills_at in range(100):  # cut off anywhere before the first batch
+        with machine.process(kills_at), opened(other, parquet_store(other, write_nothing)):
+            pass
+        if machine.changes < kills_at:
+            break
+    with machine.process():
+        spark.run(other)
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+    assert {path.name for path in Path(options.output, "topic=t").iterdir()} == {
+        "partition=0",
+        "partition=1",
+    }
+    assert check_start(other, store_of(other))[0].action == "continue"
+    with pytest.raises(StartRefused, match="has the layout topic,partition"):
+        spark.run(options)
+
+
+def test_an_empty_topic_that_was_created_again(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
+) -> None:
+    """The check said that it goes on, and the first batch that the topic is another."""
+    cluster.add("t", 0)
+    spark.run(options)
+    del cluster.topics["t"]
+    cluster.add("t", 20, topic_id="id-2")
+    assert check_start(options, store_of(options))[0].action == "begin"
+    spark.run(options)
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
 def test_a_topic_that_was_created_again_and_is_longer(
     cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.archive.commits import NO_BATCH, Commit
+from spark_jobs.archive.commits import Commit
 from spark_jobs.archive.lake_store import LakeStore
 from spark_jobs.compact import tables as compact_tables
 from spark_jobs.compact.options import CompactOptions
@@ -93,7 +93,7 @@ def test_a_table_from_before(
     folder.write("metadata/v1.metadata.json", b"{}")
     session = Session(properties)
     store = LakeStore(IcebergTable(folder), ICEBERG, (), session)  # type: ignore[arg-type]
-    store.finish(Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    store.finish(Commit(2, "c", 1, 0, ("topic",), {"t": {0: 1}}, records=1))
     assert [text.partition("`t` ")[2] for text in session.statements] == (
         [changed] if changed is not None else []
     )
@@ -103,7 +103,7 @@ def test_delta_lake_cleans_up_by_itself(folder: Folder) -> None:
     folder.write("_delta_log/00000000000000000000.json", b"{}")
     session = Session()
     store = LakeStore(table_at(folder, DELTA), DELTA, (), session)  # type: ignore[arg-type]
-    store.finish(Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    store.finish(Commit(2, "c", 1, 0, ("topic",), {"t": {0: 1}}, records=1))
     assert session.statements == []
 
 
