@@ -74,6 +74,14 @@ class Identity:
         return json.dumps(values, indent=1).encode()
 
 
+def query_numbers(checkpoint: Folder) -> list[int]:
+    """Of the queries that a checkpoint's folder has or had, ascending."""
+    numbers = (
+        name.removeprefix("query-") for name in checkpoint.names() if name.startswith("query-")
+    )
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
 def new_identity(job: str, output: str) -> Identity:
     """An identity for a checkpoint that is made now."""
     return Identity(uuid.uuid4().hex, job, output)

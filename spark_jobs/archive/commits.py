@@ -77,6 +77,11 @@ class Commit:
     records: int = 0
     size_bytes: int = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been archived, nor a position set by --resume-from."""
+        return not self.records and self.batch_id == NO_BATCH and not self.positions
+
     def to_json(self) -> bytes:
         """The commit as a JSON document."""
         values: dict[str, object] = {

@@ -8,14 +8,14 @@ hidden folder `_archive`, as with files of Parquet: the table's history may be c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..checkpoint import Offsets
 from ..errors import StartRefused
 from ..lake.formats import DELTA, LakeFormat
-from ..lake.notes import is_table, log_folder, newest_note
+from ..lake.notes import is_table, log_folder, newest_note, partitions_of
 from ..lake.tables import Column, LakeTable, Note, quoted, table_at, text
 from ..storage import Folder
 from .commits import (
@@ -121,12 +121,15 @@ class LakeStore:
     def finish(self, commit: Commit) -> Commit:
         """See `Store`."""
         spark = self.session()
-        if is_table(self.folder, self.format):
-            self.table.limit_metadata(spark)
-        else:
+        if not is_table(self.folder, self.format):
             self.table.create(spark, self.columns(commit), self.partitions(commit))
+        else:
+            if not (commit.records or commit.removed):
+                self._make_anew(spark, commit)
+            self.table.limit_metadata(spark)
         for condition in commit.removed:
             spark.sql(f"DELETE FROM {self.table.name(spark)} WHERE {condition}")
+        keep_copy(self.folder, commit)
         clean_up(self.folder, commit)
         return commit
 
@@ -170,9 +173,11 @@ class LakeStore:
         batch.check()
         if records:  # Delta Lake makes no commit of nothing
             store(Note(following.number, following.to_json().decode()))
-            if self.is_note_kept:
-                self._check_is_newest(following)
-        add_commit(self.folder, following)
+        if records and self.is_note_kept:
+            self._check_is_newest(following)
+            keep_copy(self.folder, following)
+        else:
+            add_commit(self.folder, following)
         clean_up(self.folder, following)
         return following
 
@@ -215,6 +220,17 @@ class LakeStore:
             rows = rows.withColumn(name, values[name])
         return rows.select(*names)
 
+    def _make_anew(self, spark: SparkSession, commit: Commit) -> None:
+        """Replace an empty table that an earlier start has made for other options."""
+        columns, partitions = self.columns(commit), self.partitions(commit)
+        table = spark.table(self.table.name(spark))
+        wanted = spark.createDataFrame([], ", ".join(map(str, columns)))
+        is_other = wanted.dtypes != table.dtypes or (
+            partitions_of(self.folder, self.format) != list(partitions)
+        )
+        if is_other and not table.limit(1).collect():  # rows of a batch that was cut off stay
+            self.table.replace(spark, columns, partitions)
+
     def session(self) -> SparkSession:
         """The session of the process that made the store."""
         if self.spark is None:
@@ -237,6 +253,23 @@ class LakeStore:
                 f"another run writes to {self.folder}: this one ends; nothing of its batch is in "
                 "the table"
             )
+
+
+def keep_copy(table: Folder, commit: Commit) -> None:
+    """Write down the newest commit, which the table's own note tells, where that is not done: the
+    run that made it was ended before, or has not come to it. The note goes with the history.
+    """
+    copy = newest_commit(table)
+    if copy is None or copy.number < commit.number:
+        with suppress(StartRefused):  # another process has done it just now
+            add_commit(table, commit)
+
+
+def copy_note(table: Folder, format_: LakeFormat) -> None:
+    """As `keep_copy`, of a table's newest note if it has one. Raises JobError, OSError."""
+    note = newest_note(table, format_)
+    if note is not None:
+        keep_copy(table, parse_commit(note.encode(), f"a commit of table {table}"))
 
 
 def lake_store(

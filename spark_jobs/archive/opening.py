@@ -14,7 +14,7 @@ from typing import Final
 from ..checkpoint import Offsets, QueryLog, initial_offsets, read_query_log
 from ..cluster import ClusterView, group_offsets, look
 from ..errors import JobError
-from ..identity import Identity, new_identity, read_identity, write_identity
+from ..identity import Identity, new_identity, query_numbers, read_identity, write_identity
 from ..lease import Lease, refuse_second_writer
 from ..storage import Folder
 from .commits import NO_BATCH, STATE_FOLDER, Commit
@@ -63,6 +63,7 @@ def survey(options: ArchiveOptions, store: Store) -> tuple[Situation, ClusterVie
             records=store.count(commit) if commit is not None else 0,
             foreign=store.foreign(commit),
             has_unknown_checkpoint=identity is None and checkpoint.exists("offsets"),
+            has_lost_identity=identity is None and bool(query_numbers(checkpoint)),
             fail_on_data_loss=options.fail_on_data_loss,
             resume_from=options.resume_from,
             group=group,
@@ -126,6 +127,11 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
     commit = found.commit
     if commit is not None:
         commit = store.finish(commit)
+        if commit.layout != found.layout:  # it has no records, or this start were refused
+            number = commit.number + 1
+            commit = replace(commit, number=number, layout=found.layout, files=(), removed=())
+            store.add(commit)
+            commit = store.finish(commit)
         found = replace(found, commit=commit)
     identity = found.identity or new_identity(found.job, str(store.folder))
     topic_ids = {name: facts.topic_id for name, facts in (found.topics or {}).items()}
@@ -146,7 +152,10 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
         write_identity(checkpoint, identity)
         return identity
     if plan.action == "resume":
-        commit = _resumed(found, plan, store, identity, topic_ids)
+        # One that the folder has goes on where it was, wherever it is told to begin.
+        query = max(identity.query, commit.query if commit is not None else 0)
+        query = max(query, *query_numbers(checkpoint), 0) + 1
+        commit = _resumed(found, plan, store, replace(identity, query=query), topic_ids)
         store.add(commit)
         store.finish(commit)
     if commit is None:
@@ -165,7 +174,7 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
 def _resumed(
     found: Situation, plan: Plan, store: Store, identity: Identity, topic_ids: dict[str, str]
 ) -> Commit:
-    """The commit with which another query begins at the plan's positions."""
+    """The commit with which another query, that of the identity, begins at the plan's positions."""
     commit = found.commit
     generations = dict(commit.generations) if commit is not None else {}
     for topic in plan.recreated:
@@ -179,7 +188,7 @@ def _resumed(
     return Commit(
         number=commit.number + 1 if commit is not None else 1,
         checkpoint_id=identity.checkpoint_id,
-        query=max(identity.query, commit.query if commit is not None else 0) + 1,
+        query=identity.query,
         batch_id=NO_BATCH,
         layout=found.layout,
         positions={**kept, **back.positions},

@@ -15,7 +15,7 @@ from ..cluster import Topics
 from ..errors import StartRefused
 from ..identity import Identity
 from ..topic_checks import Finding, check_topics, counted
-from .commits import NO_BATCH, Commit
+from .commits import Commit
 from .layout import LEVELS
 
 JOB: Final = "archive"
@@ -27,8 +27,9 @@ class Situation:
     """What a start finds. output, checkpoint: as messages name them. job: `archive`, or another
     that keeps such an output. commit: the output's newest. records: in the output. foreign: why
     the output is not an archive's, empty if it is one or is empty. topics: None if the cluster
-    could not be asked. begun: where the checkpoint's query begins its first batch. group: offsets
-    of the group of --resume-from group.
+    could not be asked. has_lost_identity: whether the checkpoint has queries and does not say whose
+    they are. begun: where the checkpoint's query begins its first batch. group: offsets of the
+    group of --resume-from group.
     """
 
     output: str
@@ -43,9 +44,18 @@ class Situation:
     records: int = 0
     foreign: str = ""
     has_unknown_checkpoint: bool = False
+    has_lost_identity: bool = False
     fail_on_data_loss: bool = True
     resume_from: ResumeFrom | None = None
     group: Offsets = field(default_factory=dict)
+
+    @property
+    def reached(self) -> Offsets:
+        """Next offsets up to which the checkpoint says that records are archived; empty for none. A
+        query that resumed and has no batch yet has reached where it begins.
+        """
+        starting = self.identity.starting if self.identity is not None else {}
+        return self.log.position or starting
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +79,11 @@ def decide(found: Situation) -> Plan:
     if found.resume_from is not None:
         return _resume(found)
     identity, commit = found.identity, found.commit
-    if commit is None or _is_empty(commit):
-        if found.log.committed >= 0:
-            _refuse_lost_output(found)
-        is_paired = (
-            identity is not None
-            and commit is not None
-            and identity.checkpoint_id == commit.checkpoint_id
-        )
-        return Plan("continue" if is_paired else "begin")
+    if commit is None or commit.is_empty:
+        _refuse_lost_output(found)
+        if commit is None or identity is None or identity.checkpoint_id != commit.checkpoint_id:
+            return Plan("begin")
+        return _begin_or_continue(found, commit)
     if identity is None:
         raise StartRefused(
             f"{found.output} holds {counted(found.records, 'record')} and its checkpoint "
@@ -93,8 +99,25 @@ def decide(found: Situation) -> Plan:
     return Plan("continue", notes=notes)
 
 
-def _is_empty(commit: Commit) -> bool:
-    return not commit.records and commit.batch_id == NO_BATCH and not commit.positions
+def _begin_or_continue(found: Situation, commit: Commit) -> Plan:
+    """Of an output that has begun and holds nothing: the topics it began with may be others now."""
+    recreated = [
+        (name, facts.earliest)
+        for name, facts in sorted((found.topics or {}).items())
+        if commit.topic_ids.get(name) and facts.topic_id not in ("", commit.topic_ids[name])
+    ]
+    for name, earliest in recreated:
+        is_behind = any(
+            offset > earliest.get(partition, -1)
+            for partition, offset in found.begun.get(name, {}).items()
+        )
+        if found.log.planned >= 0 or is_behind:  # Spark goes on with offsets of the old topic
+            raise StartRefused(
+                f"topic {name} was deleted and created again before a record of it was in "
+                f"{found.output}: going on would lose records of the new topic. --resume-from "
+                "earliest archives the new topic; or name another --output and --checkpoint"
+            )
+    return Plan("begin" if recreated else "continue")
 
 
 def _refuse_foreign(found: Situation) -> None:
@@ -113,7 +136,7 @@ def _refuse_foreign(found: Situation) -> None:
         )
     if identity is None or commit is None or identity.checkpoint_id == commit.checkpoint_id:
         return
-    if _is_empty(commit) and found.log.committed < 0:
+    if commit.is_empty and found.log.committed < 0:
         return
     raise StartRefused(
         f"{found.output} was written with another checkpoint than {found.checkpoint}, which "
@@ -124,7 +147,7 @@ def _refuse_foreign(found: Situation) -> None:
 
 def _refuse_other_layout(found: Situation) -> None:
     commit = found.commit
-    if commit is not None and not _is_empty(commit) and commit.layout != found.layout:
+    if commit is not None and commit.records and commit.layout != found.layout:
         there = ",".join(commit.layout) or "none"
         wanted = ",".join(level for level in LEVELS if level in found.layout) or "none"
         raise StartRefused(
@@ -135,9 +158,18 @@ def _refuse_other_layout(found: Situation) -> None:
 
 
 def _refuse_lost_output(found: Situation) -> None:
-    position = sum(sum(offsets.values()) for offsets in found.log.position.values())
+    if found.has_lost_identity:
+        raise StartRefused(
+            f"{found.checkpoint} has lost its identity.json, and {found.output} has none of the "
+            "records that its queries have read: going on would leave them out. Bring the file "
+            "back; or --resume-from earliest archives what Kafka still has, or name another "
+            "--checkpoint"
+        )
+    position = sum(sum(offsets.values()) for offsets in found.reached.values())
+    if found.log.committed < 0 and not position:
+        return
     raise StartRefused(
-        f"{found.checkpoint} says that offsets up to {_shown(found.log.position)} are archived, "
+        f"{found.checkpoint} says that offsets up to {_shown(found.reached)} are archived, "
         f"but {found.output} has none of them: going on would leave out up to "
         f"{counted(position, 'record')}. Bring the output back; or --resume-from earliest archives "
         "what Kafka still has, --resume-from checkpoint goes on without them"
@@ -243,7 +275,7 @@ def _resume(found: Situation) -> Plan:
     """
     sources: dict[str, Offsets] = {
         "output": found.commit.positions if found.commit is not None else {},
-        "checkpoint": found.log.position,
+        "checkpoint": found.reached,
         "group": found.group,
         "earliest": {},
     }

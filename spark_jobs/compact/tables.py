@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ..archive.lake_store import copy_note
 from ..errors import JobError, first_cause
 from ..lake.formats import DELTA, FORMATS, LakeFormat, check_format
 from ..lake.notes import is_table
@@ -42,6 +43,7 @@ def compact_table(
     output, done = Folder(options.output_uri), Done()
     name = table_at(output, format_).name(spark)
     try:
+        copy_note(output, format_)  # before versions go away
         if options.retention_ms is not None:
             done.deleted_records = _delete_old(spark, name, now_ms - options.retention_ms)
         if format_ == DELTA:

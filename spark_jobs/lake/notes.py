@@ -1,8 +1,9 @@
-"""The note that a job leaves with each of its commits to a table: in the `userMetadata` of Delta's
+"""What a table's own log says of it, without Spark.
+
+The note that a job leaves with each of its commits to a table: in the `userMetadata` of Delta's
 commit info, in the summary of Iceberg's snapshot. It is as atomic as the commit.
 
-Read from the table's own log, without Spark. Other commits (OPTIMIZE, DELETE) have none: the newest
-one that there is counts.
+Other commits (OPTIMIZE, DELETE) have none: the newest one that there is counts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ PROPERTY: Final = "kbroker.commit"
 DELTA_LOG: Final = "_delta_log"
 ICEBERG_LOG: Final = "metadata"
 _DELTA_VERSION: Final = re.compile(r"\d{20}\.json")
+_ICEBERG_TRANSFORMS: Final = {"identity": "{}", "day": "days({})", "hour": "hours({})"}
 _ICEBERG_VERSION: Final = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
 
 
@@ -74,17 +76,43 @@ def delta_metadata(note: str) -> str:
     return json.dumps({PROPERTY: json.loads(note)}, separators=(",", ":"))
 
 
+def partitions_of(table: Folder, format_: LakeFormat) -> list[str]:
+    """What a table is partitioned by, as `LakeTable.create` was told: names of columns, or
+    expressions of Iceberg's SQL. Raises JobError for a log that cannot be understood.
+    """
+    try:
+        return _delta_partitions(table) if format_ == DELTA else _iceberg_partitions(table)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise JobError(f"the log of table {table} cannot be understood: {error!r}") from error
+
+
+def _delta_partitions(table: Folder) -> list[str]:
+    versions = [name for name in table.names(DELTA_LOG) if _DELTA_VERSION.fullmatch(name)]
+    for name in reversed(versions):
+        content = table.read(f"{DELTA_LOG}/{name}") or b""
+        for line in content.splitlines():
+            metadata = json.loads(line).get("metaData")
+            if metadata is not None:
+                return list(metadata["partitionColumns"])
+    return []
+
+
+def _iceberg_partitions(table: Folder) -> list[str]:
+    metadata = _iceberg_metadata(table)
+    specs = {each["spec-id"]: each["fields"] for each in metadata.get("partition-specs", ())}
+    schemas = {each["schema-id"]: each["fields"] for each in metadata.get("schemas", ())}
+    fields = schemas.get(metadata.get("current-schema-id"), ())
+    names = {each["id"]: f"`{each['name']}`" for each in fields}
+    return [
+        _ICEBERG_TRANSFORMS.get(each["transform"], each["transform"] + "({})").format(
+            names[each["source-id"]]
+        )
+        for each in specs.get(metadata.get("default-spec-id"), ())
+    ]
+
+
 def _of_iceberg(table: Folder) -> str | None:
-    versions = {
-        int(match[1]): name
-        for name in table.names(ICEBERG_LOG)
-        if (match := _ICEBERG_VERSION.fullmatch(name)) is not None
-    }
-    if not versions:
-        return None
-    name = versions[max(versions)]
-    content = table.read(f"{ICEBERG_LOG}/{name}") or b"{}"
-    metadata = json.loads(gzip.decompress(content) if ".gz." in name else content)
+    metadata = _iceberg_metadata(table)
     snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
     at = metadata.get("current-snapshot-id")
     while at in snapshots:
@@ -93,3 +121,18 @@ def _of_iceberg(table: Folder) -> str | None:
             return str(note)
         at = snapshots[at].get("parent-snapshot-id")
     return None
+
+
+def _iceberg_metadata(table: Folder) -> dict[str, Any]:
+    """The newest file of metadata; empty without one."""
+    versions = {
+        int(match[1]): name
+        for name in table.names(ICEBERG_LOG)
+        if (match := _ICEBERG_VERSION.fullmatch(name)) is not None
+    }
+    if not versions:
+        return {}
+    name = versions[max(versions)]
+    content = table.read(f"{ICEBERG_LOG}/{name}") or b"{}"
+    metadata: dict[str, Any] = json.loads(gzip.decompress(content) if ".gz." in name else content)
+    return metadata

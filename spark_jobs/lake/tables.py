@@ -71,6 +71,12 @@ class LakeTable(Protocol):
         """Make the table. partitions: columns of Delta Lake, expressions of Iceberg's SQL."""
         ...
 
+    def replace(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
+        """Make an existing table anew, as `create` does; it is empty then."""
+        ...
+
     def limit_metadata(self, spark: SparkSession) -> None:
         """Let an existing table keep few old files of metadata, if it does not say how many."""
         ...
@@ -134,8 +140,21 @@ class DeltaTable:
         self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
     ) -> None:
         """See `LakeTable`. CREATE TABLE takes a folder with anything in it for a table."""
+        self._write_empty(spark, columns, partitions, "append")
+
+    def replace(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
+        """See `LakeTable`."""
+        self._write_empty(spark, columns, partitions, "overwrite")
+
+    def _write_empty(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str], mode: str
+    ) -> None:
         empty = spark.createDataFrame([], ", ".join(map(str, columns)))
-        writer = empty.write.format("delta").mode("append").partitionBy(*partitions)
+        writer = empty.write.format("delta").mode(mode).partitionBy(*partitions)
+        if mode == "overwrite":
+            writer = writer.option("overwriteSchema", "true")
         writer.save(self.folder.spark_uri)
 
     def limit_metadata(self, _spark: SparkSession) -> None:
@@ -194,10 +213,21 @@ class IcebergTable:
         self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
     ) -> None:
         """See `LakeTable`."""
+        self._create(spark, "CREATE TABLE IF NOT EXISTS", columns, partitions)
+
+    def replace(
+        self, spark: SparkSession, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
+        """See `LakeTable`."""
+        self._create(spark, "REPLACE TABLE", columns, partitions)
+
+    def _create(
+        self, spark: SparkSession, verb: str, columns: Sequence[Column], partitions: Sequence[str]
+    ) -> None:
         partitioned = f" PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
         properties = _properties({"format-version": "2", **METADATA_LIMITS})
         spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.name(spark)} ({', '.join(map(str, columns))}) "
+            f"{verb} {self.name(spark)} ({', '.join(map(str, columns))}) "
             f"USING iceberg{partitioned} TBLPROPERTIES {properties}"
         )
 

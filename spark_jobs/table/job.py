@@ -6,7 +6,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..archive.commits import NO_BATCH
 from ..archive.job import describe_output, run_archive
 from ..errors import StartRefused
 from ..lake.formats import check_format
@@ -74,7 +73,7 @@ def table(
 
 def _check_rule(options: TableOptions, store: TableStore) -> None:
     commit = store.newest()
-    if commit is None or (commit.batch_id == NO_BATCH and not commit.positions):
+    if commit is None or not commit.records:
         return
     if commit.layout != options.rule:
         raise StartRefused(

@@ -21,14 +21,14 @@ from ..lake.formats import FORMATS
 from ..lake.notes import is_table
 from ..restore.files import TopicFile, overlapping, starts_of
 from ..storage import Folder
-from .compare import compare_partitions, findings_of
+from .compare import compare_partitions, findings_of, left_out_notes
 from .facts import Field, PartitionFacts
 from .job import (
     PartitionRange,
     VerifyOptions,
     deleted_notes,
-    frame_facts,
     ranges_of,
+    read_both,
     read_topic,
     verify_frame,
     within,
@@ -127,11 +127,13 @@ def verify_archive(spark: SparkSession, options: VerifyOptions, folder: Folder) 
 
 def _verify(spark: SparkSession, options: VerifyOptions, side: ArchiveSide) -> VerifyReport:
     ranges = ranges_of(options.topic)
-    lost = lost_records(spark, side) if any(map(side.begins_later, ranges)) else 0
+    # What compaction removed from the topic is only in the archive: nothing else tells its loss.
+    is_counted = any(part.is_compacted or side.begins_later(part) for part in ranges)
+    lost = lost_records(spark, side) if is_counted else 0
     parts, notes = compared(side, ranges, is_whole=not lost)
     notes = [*deleted_notes(ranges), *notes]
-    topic = read_topic(spark, parts, options.ignored)
-    copy = read_archive(spark, side, parts, options.ignored)
+    topic, copy = read_sides(spark, side, parts, options.ignored)
+    notes += left_out_notes(copy)
     findings = [*findings_of(topic), *findings_of(copy), *compare_partitions(topic, copy)]
     if lost:
         findings.append(
@@ -183,21 +185,22 @@ def count_visible(spark: SparkSession, folder: Folder) -> int:
     return spark.read.parquet(folder.spark_uri).count()
 
 
-def read_archive(
+def read_sides(
     spark: SparkSession,
     side: ArchiveSide,
     parts: Sequence[PartitionRange],
     ignored: frozenset[Field],
-) -> list[PartitionFacts]:
-    """The facts of what the archive's files have of these ranges."""
+) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
+    """The facts of the topic and of what the archive's files have of these ranges."""
     from pyspark.sql import functions as F
 
     starts = {part.partition: part.start for part in parts}
     files = overlapping(side.files, starts, {part.partition: part.end for part in parts})
     if not files:
-        return []
+        return read_topic(spark, parts, ignored), []
     base = side.folder.spark_uri
     paths = [f"{base}/{file.path}" for file in files]
     rows = spark.read.option("basePath", base).parquet(*paths)
     # The folder's name may look like a number.
-    return frame_facts(rows.where(within(parts)).withColumn("topic", F.lit(side.topic)), ignored)
+    rows = rows.where(within(parts)).withColumn("topic", F.lit(side.topic))
+    return read_both(rows, parts, ignored)

@@ -36,14 +36,14 @@ def compare_partitions(
         one, other = ours.get(partition), theirs.get(partition)
         if one is None or other is None:
             facts = one or other
-            if facts is not None and facts.records:
-                found.append(f"partition {partition}: {facts.records} records are in {facts} only")
-        elif one.records != other.records:
-            found.append(_count_finding(f"partition {partition}", one.records, other.records))
+            if facts is not None and facts.compared:
+                found.append(f"partition {partition}: {facts.compared} records are in {facts} only")
+        elif one.compared != other.compared:
+            found.append(_count_finding(f"partition {partition}", one.compared, other.compared))
         elif one.ordered != other.ordered:
             what = "order" if one.unordered == other.unordered else "content"
             found.append(
-                f"partition {partition}: the {what} of {one.records} records differs: {one} has "
+                f"partition {partition}: the {what} of {one.compared} records differs: {one} has "
                 f"hash {one.ordered}, {other} has {other.ordered}"
             )
     return found
@@ -51,13 +51,23 @@ def compare_partitions(
 
 def compare_wholes(left: Sequence[PartitionFacts], right: Sequence[PartitionFacts]) -> list[str]:
     """All records of one side with all of the other, whatever their partitions and order."""
-    counts = [sum(facts.records for facts in side) for side in (left, right)]
+    counts = [sum(facts.compared for facts in side) for side in (left, right)]
     if counts[0] != counts[1]:
         return [_count_finding("all partitions", *counts)]
     hashes = [sum(int(f.unordered, 16) for f in side) % _MODULUS for side in (left, right)]
     if hashes[0] != hashes[1]:
         return [f"all partitions: {counts[0]} records on both sides, but their content differs"]
     return []
+
+
+def left_out_notes(copy: Iterable[PartitionFacts]) -> list[str]:
+    """What a copy has that its topic, being compacted, no longer has."""
+    return [
+        f"{facts}: {facts.left_out} records that compaction removed from the topic are in the "
+        "archive and are not compared"
+        for facts in copy
+        if facts.left_out
+    ]
 
 
 def _count_finding(where: str, expected: int, found: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal
 
@@ -28,8 +28,10 @@ class PartitionFacts:
     records: visible to a reader of committed records. markers: control records; aborted: records of
     aborted transactions; compacted: offsets that compaction removed. holes: ranges of offsets that
     nothing explains, the first MAX_EXAMPLES; missing: their offsets. duplicates: records whose
-    offset came before. ordered, unordered: hashes in hexadecimal, over the records in their order
-    and over the set of them.
+    offset came before. left_out: records of a copy at offsets that compaction removed from the
+    topic, which are not among `records`. current: keys whose newest record is no tombstone, where
+    only these records are compared; else None. ordered, unordered: hashes in hexadecimal of what is
+    compared, over the records in their order and over the set of them.
     """
 
     topic: str
@@ -43,11 +45,18 @@ class PartitionFacts:
     missing: int = 0
     holes: Sequence[tuple[int, int]] = field(default_factory=tuple)
     duplicates: int = 0
+    left_out: int = 0
+    current: int | None = None
     ordered: str = ""
     unordered: str = ""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @property
+    def compared(self) -> int:
+        """How many records the hashes are of."""
+        return self.records if self.current is None else self.current
 
     def encode(self) -> str:
         """JSON."""
@@ -93,17 +102,32 @@ def record_hash(content: bytes) -> bytes:
 
 
 class FactsBuilder:
-    """Collects the facts of one partition, in the order of its offsets."""
+    """Collects the facts of one partition, in the order of its offsets. newest_only: the hashes are
+    of the newest record of each key, without tombstones: what two log cleaners agree on. A hash of
+    each key is held meanwhile. on_compacted: called with each range of offsets that compaction
+    removed, [first, end).
+    """
 
-    def __init__(self, topic: str, partition: int, start: int, ignored: frozenset[Field]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        ignored: frozenset[Field],
+        *,
+        newest_only: bool = False,
+        on_compacted: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._topic, self._partition, self._start = topic, partition, start
         self._ignored = ignored
         self._next = start
         self._records = self._markers = self._aborted = 0
-        self._compacted = self._missing = self._duplicates = 0
+        self._compacted = self._missing = self._duplicates = self._left_out = 0
         self._holes: list[tuple[int, int]] = []
         self._ordered = hashlib.blake2b(digest_size=HASH_BYTES)
         self._unordered = 0
+        self._newest: dict[bytes, bytes] | None = {} if newest_only else None
+        self._on_compacted = on_compacted
 
     def add_record(
         self,
@@ -114,11 +138,21 @@ class FactsBuilder:
         headers: Iterable[Header],
     ) -> None:
         """A record that a reader sees."""
-        content = record_bytes(offset, timestamp, key, value, headers, self._ignored)
-        self._ordered.update(_LENGTH.pack(len(content)))
-        self._ordered.update(content)
-        self._unordered += int.from_bytes(record_hash(content))
         self._records += 1
+        content = record_bytes(offset, timestamp, key, value, headers, self._ignored)
+        if self._newest is None:
+            self._ordered.update(_LENGTH.pack(len(content)))
+            self._ordered.update(content)
+            self._unordered += int.from_bytes(record_hash(content))
+        elif key is not None:  # a cleaner keeps no record without a key
+            place = record_hash(key)
+            self._newest.pop(place, None)  # the newest is behind all others
+            if value is not None:
+                self._newest[place] = record_hash(content)
+
+    def leave_out(self) -> None:
+        """A record of a copy that compaction removed from the topic."""
+        self._left_out += 1
 
     def add_marker(self) -> None:
         """A control record."""
@@ -143,6 +177,8 @@ class FactsBuilder:
         """Offsets that are not there: [first_offset, end)."""
         if is_compacted:
             self._compacted += end - first_offset
+            if self._on_compacted is not None:
+                self._on_compacted(first_offset, end)
             return
         self._missing += end - first_offset
         if len(self._holes) < MAX_EXAMPLES:
@@ -150,6 +186,10 @@ class FactsBuilder:
 
     def facts(self, end: int) -> PartitionFacts:
         """What was collected. end: of the range that was read, exclusive."""
+        ordered, unordered = self._ordered.copy(), self._unordered
+        for content in (self._newest or {}).values():
+            ordered.update(content)
+            unordered += int.from_bytes(content)
         return PartitionFacts(
             self._topic,
             self._partition,
@@ -162,6 +202,8 @@ class FactsBuilder:
             missing=self._missing,
             holes=tuple(self._holes),
             duplicates=self._duplicates,
-            ordered=self._ordered.hexdigest(),
-            unordered=f"{self._unordered % (1 << 8 * HASH_BYTES):0{2 * HASH_BYTES}x}",
+            left_out=self._left_out,
+            current=None if self._newest is None else len(self._newest),
+            ordered=ordered.hexdigest(),
+            unordered=f"{unordered % (1 << 8 * HASH_BYTES):0{2 * HASH_BYTES}x}",
         )

@@ -8,7 +8,7 @@ columns of Spark's Kafka source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -29,17 +29,31 @@ from ..storage import Folder, absolute
 from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import list_offset
-from .compare import compare_partitions, compare_wholes, findings_of
+from .compare import compare_partitions, compare_wholes, findings_of, left_out_notes
 from .facts import Field, PartitionFacts
-from .frames import COLUMNS, FACTS_SCHEMA, FrameFacts, facts_rows
+from .frames import (
+    COLUMNS,
+    FACTS_SCHEMA,
+    MARKED_COLUMNS,
+    MARKS_SCHEMA,
+    SIDES_SCHEMA,
+    FrameFacts,
+    Marks,
+    facts_rows,
+)
 from .reading import read_partition
 from .report import VerifyReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 OFFSET: Final[Field] = "offset"
+
+NEWEST_ONLY: Final = (
+    "compaction has left different records on both sides: compared is the newest record of each "
+    "key, unless it is a tombstone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +89,28 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadRanges:
-    """Reads the ranges whose numbers a task is given in its only column, for `mapInArrow`."""
+    """Reads the ranges whose numbers a task is given in its only column, for `mapInArrow`.
+    newest_only: see `FactsBuilder`. gives_marks: for the records of a copy, in MARKS_SCHEMA.
+    """
 
     ranges: Sequence[PartitionRange]
     ignored: frozenset[Field]
+    newest_only: bool = False
+    gives_marks: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields a record batch for each of them."""
+        """Yields record batches of each of them, in FACTS_SCHEMA or MARKS_SCHEMA."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield facts_rows([self._read(self.ranges[number])])
+                if self.gives_marks:
+                    marks = Marks()
+                    yield from marks.rows(self._read(self.ranges[number], marks.add))
+                else:
+                    yield facts_rows([self._read(self.ranges[number])])
 
-    def _read(self, part: PartitionRange) -> PartitionFacts:
+    def _read(
+        self, part: PartitionRange, on_compacted: Callable[[int, int], None] | None = None
+    ) -> PartitionFacts:
         client = BlockingClient(part.side.address)
         try:
             return read_partition(
@@ -96,6 +120,8 @@ class ReadRanges:
                 part.end,
                 is_compacted=part.is_compacted,
                 ignored=self.ignored,
+                newest_only=self.newest_only,
+                on_compacted=on_compacted,
             )
         except KafkaError as error:
             raise sink_error(error, f"reading {part.side.topic}-{part.partition}") from error
@@ -158,19 +184,34 @@ def _range(
 
 
 def read_topic(
-    spark: SparkSession, ranges: Sequence[PartitionRange], ignored: frozenset[Field]
+    spark: SparkSession,
+    ranges: Sequence[PartitionRange],
+    ignored: frozenset[Field],
+    *,
+    newest_only: bool = False,
 ) -> list[PartitionFacts]:
-    """The facts of each range, read by as many tasks. Raises JobError."""
+    """The facts of each range, read by as many tasks. newest_only: see `FactsBuilder`. Raises
+    JobError.
+    """
     ship(spark)
-    numbers = spark.range(0, len(ranges), 1, len(ranges))
-    return _collected(map_in_arrow(numbers, ReadRanges(ranges, ignored), FACTS_SCHEMA))
+    reader = ReadRanges(ranges, ignored, newest_only=newest_only)
+    rows = _collected(map_in_arrow(_numbers(spark, ranges), reader, FACTS_SCHEMA))
+    return _decoded(row.facts for row in rows)
 
 
-def _collected(frame: DataFrame) -> list[PartitionFacts]:
+def _numbers(spark: SparkSession, ranges: Sequence[PartitionRange]) -> DataFrame:
+    return spark.range(0, len(ranges), 1, len(ranges))
+
+
+def _collected(frame: DataFrame) -> list[Row]:
     try:
-        facts = [PartitionFacts.decode(row.facts) for row in frame.collect()]
+        return list(frame.collect())
     except Exception as error:  # pyspark's own, and Java's through py4j
         raise JobError(f"verify stopped: {first_cause(error)}") from error
+
+
+def _decoded(texts: Iterable[str]) -> list[PartitionFacts]:
+    facts = map(PartitionFacts.decode, texts)
     return sorted(facts, key=lambda one: (one.topic, one.partition))
 
 
@@ -182,9 +223,17 @@ def verify(spark: SparkSession, options: VerifyOptions) -> VerifyReport:
     topic = read_topic(spark, ranges, ignored)
     if options.copy is None:
         return VerifyReport(topic, (), findings_of(topic), notes)
-    copy = read_topic(spark, ranges_of(options.copy), ignored)
+    others = ranges_of(options.copy)
+    copy = read_topic(spark, others, ignored)
     compare = compare_partitions if options.keeps_partitions else compare_wholes
-    findings = [*findings_of(topic), *findings_of(copy), *compare(topic, copy)]
+    differences = compare(topic, copy)
+    if differences and any(facts.compacted for facts in (*topic, *copy)):
+        # Two log cleaners keep different records. What neither removes must be the same.
+        notes.append(NEWEST_ONLY)
+        topic = read_topic(spark, ranges, ignored, newest_only=True)
+        copy = read_topic(spark, others, ignored, newest_only=True)
+        differences = compare(topic, copy)
+    findings = [*findings_of(topic), *findings_of(copy), *differences]
     return VerifyReport(topic, copy, findings, notes)
 
 
@@ -213,10 +262,9 @@ def verify_frame(spark: SparkSession, options: VerifyOptions, archive: DataFrame
                 f"at {part.end}"
             )
         cut.append(replace(part, end=max(end, part.start)))
-    topic = read_topic(spark, cut, options.ignored)
-    copy = frame_facts(rows.where(within(cut)), options.ignored)
+    topic, copy = read_both(rows.where(within(cut)), cut, options.ignored)
     findings = [*findings_of(topic), *findings_of(copy), *compare_partitions(topic, copy)]
-    return VerifyReport(topic, copy, findings, notes)
+    return VerifyReport(topic, copy, findings, [*notes, *left_out_notes(copy)])
 
 
 def within(parts: Sequence[PartitionRange]) -> Column:
@@ -230,11 +278,15 @@ def within(parts: Sequence[PartitionRange]) -> Column:
     return inside
 
 
-def frame_facts(rows: DataFrame, ignored: frozenset[Field]) -> list[PartitionFacts]:
-    """The facts of each partition in a frame with the columns of Spark's Kafka source. Raises
-    JobError.
+def read_both(
+    rows: DataFrame, ranges: Sequence[PartitionRange], ignored: frozenset[Field]
+) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
+    """The facts of the topic's ranges and of each partition in a frame of them, with the columns of
+    Spark's Kafka source: the records at offsets that compaction removed from the topic are left
+    out. The topic is read once, since it may be cleaned at any time. Raises JobError.
     """
-    ship(rows.sparkSession)
+    spark = rows.sparkSession
+    ship(spark)
     from pyspark.sql import functions as F
 
     columns = {name: F.col(name) for name in COLUMNS if name != "timestamp_ms"}
@@ -242,10 +294,15 @@ def frame_facts(rows: DataFrame, ignored: frozenset[Field]) -> list[PartitionFac
     columns["topic"] = columns["topic"].cast("string")
     columns["offset"] = columns["offset"].cast("long")
     columns["partition"] = columns["partition"].cast("int")
-    named = [columns[name].alias(name) for name in COLUMNS]
-    order = ("topic", "partition", "offset")
-    arranged = rows.select(*named).repartition("topic", "partition").sortWithinPartitions(*order)
-    return _collected(map_in_arrow(arranged, FrameFacts(ignored), FACTS_SCHEMA))
+    records = rows.select(*(columns[name].alias(name) for name in COLUMNS))
+    reader = ReadRanges(ranges, ignored, gives_marks=True)
+    marks = map_in_arrow(_numbers(spark, ranges), reader, MARKS_SCHEMA)
+    marked = records.unionByName(marks, allowMissingColumns=True).select(*MARKED_COLUMNS)
+    order = ("topic", "partition", "offset", F.asc_nulls_last("end"))
+    arranged = marked.repartition("topic", "partition").sortWithinPartitions(*order)
+    found = _collected(map_in_arrow(arranged, FrameFacts(ignored), SIDES_SCHEMA))
+    topic = _decoded(row.facts for row in found if not row.is_copy)
+    return topic, _decoded(row.facts for row in found if row.is_copy)
 
 
 def deleted_notes(ranges: Sequence[PartitionRange]) -> list[str]:

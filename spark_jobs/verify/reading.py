@@ -4,6 +4,7 @@ are seen, which a consumer hides.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from kbroker.client.cluster import READ_COMMITTED, TopicPartition
@@ -26,11 +27,16 @@ def read_partition(
     *,
     is_compacted: bool,
     ignored: frozenset[Field] = frozenset(),
+    newest_only: bool = False,
+    on_compacted: Callable[[int, int], None] | None = None,
 ) -> PartitionFacts:
     """The facts of [start, end). end: at most the last stable offset. is_compacted: whether the
-    topic's cleanup.policy allows missing offsets. Raises KafkaError.
+    topic's cleanup.policy allows missing offsets. newest_only, on_compacted: as of `FactsBuilder`.
+    Raises KafkaError.
     """
-    builder = FactsBuilder(*topic_partition, start, ignored)
+    builder = FactsBuilder(
+        *topic_partition, start, ignored, newest_only=newest_only, on_compacted=on_compacted
+    )
     position = start
     while position < end:
         data = client.retry(partial(_fetch, client, topic_partition, position))
@@ -43,6 +49,7 @@ def read_partition(
         present = _add_batches(builder, data, position, end, is_compacted=is_compacted)
         builder.add_aborted(present - len(visible))
         position = following
+    builder.advance(end, end, is_compacted=is_compacted)  # the last batch may begin behind it
     return builder.facts(end)
 
 
@@ -82,10 +89,25 @@ def _add_batches(
             builder.add_marker()
             continue
         count = header.record_count
-        if header.magic < MAGIC or (first, following) != (header.base_offset, header.next_offset):
+        is_whole = (first, following) == (header.base_offset, header.next_offset)
+        if not is_whole or header.magic < MAGIC or count < following - first:
             offsets = (record.offset for record in iter_any_records(batch, header))
-            count = sum(first <= offset < following for offset in offsets)
-        if count < following - first:  # only compaction removes records from a batch
-            builder.skip(first, following - count, is_compacted=True)
+            count = _add_offsets(builder, offsets, first, following)
         present += count
     return present
+
+
+def _add_offsets(builder: FactsBuilder, offsets: Iterable[int], first: int, end: int) -> int:
+    """Account for the offsets of a batch that are in [first, end) and not there: only compaction
+    removes records from a batch. Gives the number of those that are.
+    """
+    count, position = 0, first
+    for offset in offsets:
+        if not first <= offset < end:
+            continue
+        if offset > position:
+            builder.skip(position, offset, is_compacted=True)
+        count, position = count + 1, offset + 1
+    if position < end:
+        builder.skip(position, end, is_compacted=True)
+    return count

@@ -33,7 +33,7 @@ class VerifyReport:
         lines = [_line(facts) for facts in self.topic]
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"finding: {finding}" for finding in self.findings]
-        records = sum(facts.records for facts in self.topic)
+        records = sum(facts.compared for facts in self.topic)
         if self.findings:
             lines.append(f"{len(self.findings)} findings in {records} records")
         elif self.copy:

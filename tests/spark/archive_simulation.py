@@ -47,11 +47,15 @@ class Killed(BaseException):
 
 @dataclass
 class Topic:
-    """topic_id, and by partition the first offset and the values from offset 0 on."""
+    """topic_id, and by partition the first offset and the values from offset 0 on. cleaned: offsets
+    that compaction removed.
+    """
 
     topic_id: str
     values: dict[int, list[bytes]]
     first: dict[int, int] = field(default_factory=dict)
+    is_compacted: bool = False
+    cleaned: dict[int, set[int]] = field(default_factory=dict)
 
     def facts(self) -> TopicFacts:
         earliest = {partition: self.first.get(partition, 0) for partition in self.values}

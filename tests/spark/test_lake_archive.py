@@ -18,6 +18,7 @@ from spark_jobs.archive.stores import store_of
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.java import java_problem
 from spark_jobs.lake import tables
+from spark_jobs.lake.notes import partitions_of
 from spark_jobs.storage import Folder, absolute
 from tests.clients.adapters import ConfluentAdapter
 from tests.spark.test_archive import Row, expected, job, row, sent
@@ -97,6 +98,42 @@ def test_a_table(
     assert rows_of(spark, options) == expected(topic, records, 2)
     with pytest.raises(StartRefused, match="has the layout topic,date,partition"):
         describe_check(replace(options, layout=("topic",)))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_another_layout_before_the_first_record(
+    lake_spark: SparkSession,
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+    format_: str,
+) -> None:
+    topic, records = new_topic(1), sent(range(30), 1)
+    options = ArchiveOptions(
+        output=str(tmp_path / "out"),
+        bootstrap_servers=bootstrap,
+        subscribe=topic,
+        format=format_,
+        layout=("topic", "date"),
+    )
+    archive(spark, options)
+    assert options.lake is not None
+    folder = Folder(options.output_uri)
+    wanted = {
+        ("topic", "hour"): (["topic", "hour"], ["`topic`", "hours(`timestamp`)"]),
+        (): ([], []),
+        ("partition",): (["partition"], ["`partition`"]),
+    }
+    for layout, partitions in wanted.items():
+        archive(spark, replace(options, layout=layout))
+        assert partitions_of(folder, options.lake) == partitions[format_ == "iceberg"]
+    versions = len([*(tmp_path / "out").glob("*/*.json")])
+    archive(spark, replace(options, layout=layout))  # nothing is another: the table stays
+    assert len([*(tmp_path / "out").glob("*/*.json")]) == versions
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+    assert archive(spark, replace(options, layout=layout)).archived == 30
+    assert rows_of(spark, options) == expected(topic, records, 1)
 
 
 def kill_at_the_commit(

@@ -182,6 +182,44 @@ def test_another_layout(cluster: Cluster, spark: SimulatedSpark, options: Archiv
         spark.run(replace(options, layout=("topic",)))
 
 
+def test_another_layout_before_the_first_record(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, machine: Machine
+) -> None:
+    """The first batch was written in the old one, and the next start refused."""
+    cluster.add("t", 0)
+    other = replace(options, layout=("topic", "partition"))
+    spark.run(options)
+    cluster.add("t", 20)
+    for kills_at in range(100):  # cut off anywhere before the first batch
+        with machine.process(kills_at), opened(other, parquet_store(other, write_nothing)):
+            pass
+        if machine.changes < kills_at:
+            break
+    with machine.process():
+        spark.run(other)
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+    assert {path.name for path in Path(options.output, "topic=t").iterdir()} == {
+        "partition=0",
+        "partition=1",
+    }
+    assert check_start(other, store_of(other))[0].action == "continue"
+    with pytest.raises(StartRefused, match="has the layout topic,partition"):
+        spark.run(options)
+
+
+def test_an_empty_topic_that_was_created_again(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
+) -> None:
+    """The check said that it goes on, and the first batch that the topic is another."""
+    cluster.add("t", 0)
+    spark.run(options)
+    del cluster.topics["t"]
+    cluster.add("t", 20, topic_id="id-2")
+    assert check_start(options, store_of(options))[0].action == "begin"
+    spark.run(options)
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
 def test_a_topic_that_was_created_again_and_is_longer(
     cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
 ) -> None:
@@ -268,6 +306,41 @@ def test_resume_from_the_checkpoint_after_the_output_was_lost(
     spark.run(replace(options, resume_from="checkpoint"))
     rest = sorted(set(values_of(cluster.topics["t"])) - set(before))
     assert values_in(Path(options.output)) == rest
+
+
+def test_a_lost_identity_and_output(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
+) -> None:
+    """The old query went on at its position, and all records before it were left out."""
+    cluster.add("t", 100)
+    spark.run(options)
+    spark.run(replace(options, resume_from="output"))  # the query is another one now
+    shutil.rmtree(options.output)
+    checkpoint = Path(f"{options.output}.checkpoint")
+    (checkpoint / "identity.json").unlink()
+    cluster.add("t", 10)
+    assert {path.name for path in checkpoint.iterdir()} == {"query-1", "query-2"}
+    with pytest.raises(StartRefused, match=r"has lost its identity\.json"):
+        spark.run(options)
+    assert not Path(options.output).exists()
+    spark.run(replace(options, resume_from="earliest"))
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+    assert (checkpoint / "query-3").is_dir()
+    spark.run(options)
+    assert newest(Path(options.output))["records"] == 110
+
+
+def test_a_lost_output_of_a_query_that_had_no_batch(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions
+) -> None:
+    cluster.add("t", 100)
+    spark.run(options)
+    spark.run(replace(options, resume_from="output"))
+    shutil.rmtree(options.output)
+    with pytest.raises(StartRefused, match="going on would leave out up to 100 records"):
+        spark.run(options)
+    spark.run(replace(options, resume_from="earliest"))
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
 
 
 def test_outputs_that_are_not_an_archives(

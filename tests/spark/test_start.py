@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.archive.commits import NO_BATCH, Commit
 from spark_jobs.archive.start import Plan, Situation, decide
-from spark_jobs.checkpoint import QueryLog
+from spark_jobs.checkpoint import Offsets, QueryLog
 from spark_jobs.cluster import TopicFacts
 from spark_jobs.errors import StartRefused
 from spark_jobs.identity import Identity
@@ -87,6 +87,28 @@ def test_a_lost_output() -> None:
     assert "--resume-from earliest" in text and "--resume-from checkpoint" in text
 
 
+def test_a_lost_output_of_a_query_that_resumed() -> None:
+    """It has no batch yet, and begins where the records before it were archived."""
+    resumed = replace(IDENTITY, query=2, starting=AT, batch_id=-1)
+    found = replace(EMPTY, identity=resumed, begun=AT)
+    assert "going on would leave out up to 100 records" in refusal(found)
+    assert decide(replace(found, resume_from="checkpoint")) == Plan("resume", AT)
+    assert decide(replace(found, resume_from="earliest")).positions == {"t": {0: 0, 1: 0}}
+    anew = replace(resumed, starting={"t": {0: 0, 1: 0}})
+    assert decide(replace(EMPTY, identity=anew)).action == "begin"
+
+
+def test_a_lost_identity() -> None:
+    found = replace(EMPTY, has_lost_identity=True)
+    for commit in (None, FIRST):
+        text = refusal(replace(found, commit=commit))
+        assert "/out.checkpoint has lost its identity.json, and /out has none of the rec" in text
+        assert "--resume-from earliest" in text and "another --checkpoint" in text
+    assert decide(replace(found, resume_from="earliest")).action == "resume"
+    text = refusal(replace(found, commit=COMMIT, records=100))
+    assert "/out holds 100 records and its checkpoint" in text
+
+
 def test_a_foreign_output() -> None:
     assert "name another --output" in refusal(replace(EMPTY, foreign="/out holds a.txt"))
     other = replace(COMMIT, checkpoint_id="d")
@@ -108,6 +130,51 @@ def test_another_layout_would_hide_the_older_rows() -> None:
             refusal(found)
         )
     assert decide(replace(EMPTY, commit=FIRST, layout=())).action == "begin"
+
+
+BEGUN = replace(
+    EMPTY,
+    identity=replace(IDENTITY, batch_id=-1, topics={}),
+    commit=replace(FIRST, topic_ids={"t": "id-t", "u": "id-u"}),
+)
+"""An archive of which nothing is stored."""
+
+
+def test_an_output_without_records_takes_another_layout() -> None:
+    failed = replace(BEGUN, log=QueryLog(0, -1, {0: AT}))
+    of_markers = replace(STOPPED, commit=replace(COMMIT, records=0), records=0)
+    for found in (BEGUN, failed, of_markers):
+        other = replace(found, layout=("topic",))
+        assert decide(other).action == "continue"
+        assert decide(replace(other, resume_from="earliest")).action == "resume"
+
+
+@pytest.mark.parametrize("topic_id", ["id-2", ""])
+@pytest.mark.parametrize("begun", [{}, {"t": {0: 0}}, {"t": {0: 0, 1: 0}, "v": {0: 7}}])
+def test_an_empty_topic_that_was_created_again(topic_id: str, begun: Offsets) -> None:
+    """Spark goes on at its first offset. Some brokers know no ids."""
+    topics = {"t": TopicFacts(topic_id, {0: 0, 1: 0}, {0: 9, 1: 9})}
+    plan = decide(replace(BEGUN, begun=begun, topics=topics))
+    assert plan == Plan("begin" if topic_id else "continue")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        replace(BEGUN, begun={"t": {0: 0, 1: 5}}),
+        replace(BEGUN, begun={"t": {0: 0, 1: 0, 2: 0}}),
+        replace(BEGUN, begun={"t": {0: 0, 1: 0}}, log=QueryLog(0, -1, {0: AT})),
+    ],
+    ids=["behind its first record", "fewer partitions", "in its first batch"],
+)
+def test_a_topic_that_was_created_again_before_its_first_batch(found: Situation) -> None:
+    topics = {"t": TopicFacts("id-2", {0: 0, 1: 0}, {0: 9, 1: 9})}
+    text = refusal(replace(found, topics=topics))
+    assert text.startswith(
+        "topic t was deleted and created again before a record of it was in /out"
+    )
+    plan = decide(replace(found, topics=topics, resume_from="earliest"))
+    assert plan == Plan("resume", {"t": {0: 0, 1: 0}}, ("t",))
 
 
 def test_an_output_that_is_an_older_copy() -> None:

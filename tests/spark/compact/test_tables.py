@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_jobs.archive import lake_store as archive_lake_store
 from spark_jobs.archive.commits import NO_BATCH, Commit
 from spark_jobs.archive.lake_store import LakeStore, lake_store
 from spark_jobs.archive.options import ArchiveOptions
@@ -19,6 +21,7 @@ from spark_jobs.compact.job import compact, describe_check
 from spark_jobs.compact.options import CompactOptions
 from spark_jobs.errors import JobError
 from spark_jobs.java import java_problem
+from spark_jobs.lake.notes import newest_note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +46,8 @@ def add(spark: SparkSession, store: LakeStore, batch_id: int) -> None:
     """A record of the batch's number, a day later than that of the batch before."""
     previous = store.newest()
     assert previous is not None
-    time = datetime.fromtimestamp(BASE_S + batch_id * DAY_S, UTC)
-    row = (None, b"%d" % batch_id, None, "t", 0, batch_id, time, 0)
+    at = datetime.fromtimestamp(BASE_S + batch_id * DAY_S, UTC)
+    row = (None, b"%d" % batch_id, None, "t", 0, batch_id, at, 0)
     frame = spark.createDataFrame([row], SCHEMA)
     ends = {"t": {0: batch_id + 1}}
     store.write(frame, previous, Batch(batch_id, ends, {}, lambda: None))
@@ -122,3 +125,36 @@ def test_a_table(
     assert values_in(spark, options) == [b"2", b"3", b"4", b"5"]
     with pytest.raises(JobError, match="compact stopped: "):
         compact(spark, CompactOptions(options.output, target_file_bytes=-1), now_ms)
+
+
+def test_history_of_a_batch_that_only_the_table_tells_of(
+    lake_spark: SparkSession,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed behind the table's commit: its snapshot expires, and the batch was archived again."""
+    options = ArchiveOptions(
+        output=str(tmp_path / "out"), subscribe="t", format="iceberg", layout=("topic",)
+    )
+    assert options.lake is not None
+    store = lake_store(options, options.lake, spark)
+    first = Commit(1, "c", 1, NO_BATCH, options.layout, {})
+    store.add(first)
+    store.finish(first)
+    add(spark, store, 0)
+
+    def killed(*_arguments: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_lake_store, "keep_copy", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            add(spark, store, 1)
+    later_ms = int(time.time() * 1000) + 3_600_000
+    compact(spark, CompactOptions(options.output, min_files=2, history_ms=1000), later_ms)
+    assert newest_note(store.folder, options.lake) is None
+    newest = store.newest()
+    assert newest is not None
+    assert (newest.batch_id, newest.positions, newest.records) == (1, {"t": {0: 2}}, 2)
+    assert values_in(spark, options) == [b"0", b"1"]

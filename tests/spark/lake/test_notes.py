@@ -10,7 +10,13 @@ import pytest
 
 from spark_jobs.errors import JobError
 from spark_jobs.lake.formats import DELTA, ICEBERG
-from spark_jobs.lake.notes import PROPERTY, delta_metadata, is_table, newest_note
+from spark_jobs.lake.notes import (
+    PROPERTY,
+    delta_metadata,
+    is_table,
+    newest_note,
+    partitions_of,
+)
 from spark_jobs.storage import Folder, absolute
 
 pytest.importorskip("pyarrow")
@@ -41,6 +47,35 @@ def test_of_delta(table: Folder) -> None:
     table.write("_delta_log/_last_checkpoint", b"{}")
     assert newest_note(table, DELTA) == '{"number": 2}'
     assert not is_table(table, ICEBERG)
+
+
+def test_partitions(table: Folder) -> None:
+    assert partitions_of(table, DELTA) == partitions_of(table, ICEBERG) == []
+    metadata = json.dumps({"metaData": {"partitionColumns": ["topic", "date"]}})
+    table.write("_delta_log/00000000000000000000.json", metadata.encode())
+    delta_commit(table, 1, None)
+    assert partitions_of(table, DELTA) == ["topic", "date"]
+    fields = [{"id": 4, "name": "topic"}, {"id": 7, "name": "timestamp"}]
+    transforms = [(4, "identity"), (7, "day"), (7, "hour"), (4, "bucket[4]")]
+    content = {
+        "schemas": [{"schema-id": 0, "fields": []}, {"schema-id": 1, "fields": fields}],
+        "current-schema-id": 1,
+        "partition-specs": [
+            {"spec-id": 0, "fields": []},
+            {"spec-id": 2, "fields": [{"source-id": i, "transform": t} for i, t in transforms]},
+        ],
+        "default-spec-id": 2,
+    }
+    table.write("metadata/v3.metadata.json", json.dumps(content).encode())
+    assert partitions_of(table, ICEBERG) == [
+        "`topic`",
+        "days(`timestamp`)",
+        "hours(`timestamp`)",
+        "bucket[4](`topic`)",
+    ]
+    table.write("metadata/v4.metadata.json", b'{"partition-specs": 5}')
+    with pytest.raises(JobError, match=r"the log of table .* cannot be understood"):
+        partitions_of(table, ICEBERG)
 
 
 def iceberg_version(table: Folder, version: int, snapshots: list[tuple[int, int | None]]) -> bytes:

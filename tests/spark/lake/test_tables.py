@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_jobs.archive.commits import NO_BATCH, Commit
-from spark_jobs.archive.lake_store import LakeStore
+from spark_jobs.archive.commits import NO_BATCH, Commit, add_commit, newest_commit
+from spark_jobs.archive.lake_store import LakeStore, copy_note
+from spark_jobs.archive.stores import Batch
 from spark_jobs.compact import tables as compact_tables
 from spark_jobs.compact.options import CompactOptions
-from spark_jobs.errors import JobError
+from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.lake.formats import DELTA, ICEBERG
-from spark_jobs.lake.tables import METADATA_LIMITS, Column, IcebergTable, table_at
+from spark_jobs.lake.notes import PROPERTY
+from spark_jobs.lake.tables import METADATA_LIMITS, Column, IcebergTable, Note, table_at
 from spark_jobs.storage import Folder, absolute
 
 ENABLED, MAXIMUM = METADATA_LIMITS
@@ -93,7 +96,7 @@ def test_a_table_from_before(
     folder.write("metadata/v1.metadata.json", b"{}")
     session = Session(properties)
     store = LakeStore(IcebergTable(folder), ICEBERG, (), session)  # type: ignore[arg-type]
-    store.finish(Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    store.finish(Commit(2, "c", 1, 0, ("topic",), {"t": {0: 1}}, records=1))
     assert [text.partition("`t` ")[2] for text in session.statements] == (
         [changed] if changed is not None else []
     )
@@ -103,8 +106,67 @@ def test_delta_lake_cleans_up_by_itself(folder: Folder) -> None:
     folder.write("_delta_log/00000000000000000000.json", b"{}")
     session = Session()
     store = LakeStore(table_at(folder, DELTA), DELTA, (), session)  # type: ignore[arg-type]
-    store.finish(Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    store.finish(Commit(2, "c", 1, 0, ("topic",), {"t": {0: 1}}, records=1))
     assert session.statements == []
+
+
+NEWEST = Commit(2, "c", 1, 0, ("topic",), {"t": {0: 5}}, records=5)
+
+
+def killed_behind_its_commit(folder: Folder) -> LakeStore:
+    """An archive whose table has a batch that its copies do not know of."""
+    add_commit(folder, Commit(1, "c", 1, NO_BATCH, ("topic",), {}))
+    summary = {PROPERTY: NEWEST.to_json().decode()}
+    content = {"snapshots": [{"snapshot-id": 1, "summary": summary}], "current-snapshot-id": 1}
+    folder.write("metadata/v1.metadata.json", json.dumps(content).encode())
+    session: Any = Session((ENABLED, MAXIMUM))
+    return LakeStore(IcebergTable(folder), ICEBERG, (), session)
+
+
+def expire(folder: Folder) -> None:
+    """As compact --history, once the snapshot with the note is old."""
+    content = {"snapshots": [{"snapshot-id": 2, "parent-snapshot-id": 1, "summary": {}}]}
+    content |= {"current-snapshot-id": 2}  # type: ignore[dict-item]
+    folder.write("metadata/v2.metadata.json", json.dumps(content).encode())
+
+
+def test_a_start_writes_down_what_only_the_table_says(folder: Folder) -> None:
+    """The table's history went away, and the batch was archived a second time."""
+    store = killed_behind_its_commit(folder)
+    store.finish(NEWEST)
+    store.finish(NEWEST)
+    expire(folder)
+    assert store.newest() == newest_commit(folder) == NEWEST
+
+
+def test_a_compaction_writes_down_what_only_the_table_says(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_tables, "check_format", lambda *_arguments: None)
+    store = killed_behind_its_commit(folder)
+    session: Any = Session(failure=ValueError("rewritten, and expired"))
+    for _ in range(2):
+        with pytest.raises(JobError, match="expired"):
+            compact_tables.compact_table(session, CompactOptions(str(folder)), ICEBERG, 0)
+    expire(folder)
+    assert store.newest() == newest_commit(folder) == NEWEST
+
+
+def test_a_compaction_beside_a_commit(folder: Folder) -> None:
+    """It writes the copy down before the archive itself comes to it."""
+    store = killed_behind_its_commit(folder)
+
+    def append(note: Note) -> None:
+        summary = {PROPERTY: note.text}
+        content = {"snapshots": [{"snapshot-id": 2, "summary": summary}], "current-snapshot-id": 2}
+        folder.write("metadata/v2.metadata.json", json.dumps(content).encode())
+        copy_note(folder, ICEBERG)
+
+    batch = Batch(1, {"t": {0: 9}}, {}, lambda: None)
+    following = store.commit(NEWEST, batch, 4, append)
+    assert store.newest() == newest_commit(folder) == following
+    with pytest.raises(StartRefused, match="another run writes"):
+        store.commit(NEWEST, batch, 0, append)
 
 
 def test_a_compaction_that_many_commits_overtook_is_one_line(

@@ -100,6 +100,39 @@ def test_the_current_row_of_each_key(
     assert rows_of(spark, options) == now
 
 
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_a_rule_that_was_wrong(
+    lake_spark: SparkSession,
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+    format_: str,
+) -> None:
+    """As long as nothing is in the table, the next start may have another."""
+    topic = new_topic(1)
+    options = TableOptions(
+        topic,
+        str(tmp_path / "customers"),
+        format_,
+        schema="id long, name string",
+        bootstrap_servers=bootstrap,
+    )
+    assert table(spark, replace(options, schema="id long, nmae string")).applied == 0
+    produce(bootstrap, topic, (b"a", b'{"id": "a1", "name": "x"}'))
+    with pytest.raises(JobError, match="has a value that does not fit"):
+        table(spark, options)
+    right = replace(options, schema="id string, name string")
+    assert "goes on where it stopped" in describe_check(right)
+    assert table(spark, right).applied == 1
+    assert rows_of(spark, right, "id", "name") == [(b"a", "a1", "x")]
+    frame = spark.read.format(format_).load(options.output)
+    assert "nmae" not in frame.columns
+    assert table(spark, right).applied == 1
+    with pytest.raises(StartRefused, match=r"was made with .*id string"):
+        table(spark, options)
+
+
 SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
 Record = tuple[bytes, bytes | None, int, int, datetime]
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,7 @@ from spark_jobs.storage import Folder
 from spark_jobs.verify import archive
 from spark_jobs.verify.archive import ArchiveSide, archive_side, verify_archive
 from spark_jobs.verify.facts import FactsBuilder, Field, PartitionFacts
-from spark_jobs.verify.frames import FrameFacts
+from spark_jobs.verify.frames import FrameFacts, Marks
 from spark_jobs.verify.job import PartitionRange, TopicSide, VerifyOptions
 from spark_jobs.verify.report import VerifyReport
 from spark_jobs.wire.client import ClusterAddress
@@ -43,36 +44,59 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(monkeypatch)
 
     def ranges(side: TopicSide) -> list[PartitionRange]:
-        facts = found.topics[side.topic].facts()
+        topic = found.topics[side.topic]
+        facts = topic.facts()
         return [
-            PartitionRange(side, partition, facts.earliest[partition], end, is_compacted=False)
+            PartitionRange(
+                side, partition, facts.earliest[partition], end, is_compacted=topic.is_compacted
+            )
             for partition, end in facts.latest.items()
         ]
 
     def read(
-        _spark: None, parts: Sequence[PartitionRange], ignored: frozenset[Field]
-    ) -> list[PartitionFacts]:
-        return [_facts(found.topics[part.side.topic], part, ignored) for part in parts]
+        _spark: None, side: ArchiveSide, parts: Sequence[PartitionRange], ignored: frozenset[Field]
+    ) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
+        marks = [Marks() for _ in parts]
+        topic = [
+            _facts(found.topics[part.side.topic], part, ignored, mark)
+            for part, mark in zip(parts, marks, strict=True)
+        ]
+        rows = [
+            row
+            for facts, mark in zip(topic, marks, strict=True)
+            for batch in mark.rows(facts)
+            for row in batch.to_pylist()
+        ]
+        return _read_files(rows, side, parts, ignored)
 
     monkeypatch.setattr(archive, "ranges_of", ranges)
-    monkeypatch.setattr(archive, "read_topic", read)
-    monkeypatch.setattr(archive, "read_archive", _read_files)
+    monkeypatch.setattr(archive, "read_sides", read)
     monkeypatch.setattr(archive, "count_visible", lambda _spark, folder: _rows(folder))
     return found
 
 
-def _facts(topic: Topic, part: PartitionRange, ignored: frozenset[Field]) -> PartitionFacts:
-    builder = FactsBuilder(part.side.topic, part.partition, part.start, ignored)
+def _facts(
+    topic: Topic, part: PartitionRange, ignored: frozenset[Field], marks: Marks
+) -> PartitionFacts:
+    builder = FactsBuilder(
+        part.side.topic, part.partition, part.start, ignored, on_compacted=marks.add
+    )
     for offset in range(part.start, part.end):
+        if offset in topic.cleaned.get(part.partition, ()):
+            continue
         value = topic.values[part.partition][offset]
-        builder.advance(offset, offset + 1, is_compacted=False)
+        builder.advance(offset, offset + 1, is_compacted=topic.is_compacted)
         builder.add_record(offset, offset % 3 * DAY_US // 1000, None, value, ())
+    builder.advance(part.end, part.end, is_compacted=topic.is_compacted)
     return builder.facts(part.end)
 
 
 def _read_files(
-    _spark: None, side: ArchiveSide, parts: Sequence[PartitionRange], ignored: frozenset[Field]
-) -> list[PartitionFacts]:
+    marks: list[dict[str, Any]],
+    side: ArchiveSide,
+    parts: Sequence[PartitionRange],
+    ignored: frozenset[Field],
+) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
     limits = {part.partition: range(part.start, part.end) for part in parts}
     starts = {partition: limit.start for partition, limit in limits.items()}
     files = overlapping(side.files, starts, {number: each.stop for number, each in limits.items()})
@@ -82,7 +106,8 @@ def _read_files(
         for row in pq.read_table(f"{side.folder}/{file.path}", partitioning=None).to_pylist()
         if row["offset"] in limits[row["partition"]]
     ]
-    rows.sort(key=lambda row: (row["partition"], row["offset"]))
+    rows += marks
+    rows.sort(key=lambda row: (row["partition"], row["offset"], row.get("end") is None))
     schema = pa.schema(
         [
             ("topic", pa.string()),
@@ -92,12 +117,15 @@ def _read_files(
             ("key", pa.binary()),
             ("value", pa.binary()),
             ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            ("end", pa.int64()),
+            ("facts", pa.string()),
         ]
     )
-    batches = list(FrameFacts(ignored)([pa.RecordBatch.from_pylist(rows, schema)]))
-    return [
-        PartitionFacts.decode(text) for batch in batches for text in batch.column(0).to_pylist()
-    ]
+    (batch,) = FrameFacts(ignored)([pa.RecordBatch.from_pylist(rows, schema)])
+    found: tuple[list[PartitionFacts], list[PartitionFacts]] = ([], [])
+    for row in batch.to_pylist():
+        found[row["is_copy"]].append(PartitionFacts.decode(row["facts"]))
+    return found
 
 
 def _rows(folder: Folder) -> int:
@@ -158,6 +186,43 @@ def test_lost_files_are_findings(options: ArchiveOptions) -> None:
     ]
     shutil.rmtree(out / "topic=t")
     assert len(verified(options).findings) == 3
+
+
+def test_a_topic_that_was_compacted_since(cluster: Cluster, options: ArchiveOptions) -> None:
+    """Its archive has the removed records too, and misses none of those that stayed."""
+    topic = cluster.topics["t"]
+    topic.is_compacted = True
+    topic.cleaned = {0: {*range(5), 7, 28, 29}, 1: set(range(30))}
+    report = verified(options)
+    assert (report.findings, report.exit_code) == ([], 0)
+    assert [facts.records for facts in report.topic] == [22, 0]
+    assert [(facts.records, facts.left_out) for facts in report.copy] == [(22, 8), (0, 30)]
+    assert report.notes == [
+        "t-0: 8 records that compaction removed from the topic are in the archive and are not "
+        "compared",
+        "t-1: 30 records that compaction removed from the topic are in the archive and are not "
+        "compared",
+    ]
+    assert report.to_text().endswith("the same 22 records on both sides")
+    topic.values[0][6] = b"other"
+    assert verified(options).findings[0].startswith("partition 0: the content of 22 records")
+    topic.cleaned[0].add(6)
+    assert verified(options).exit_code == 0
+    files_in(options, 0, "date=1970-01-03")[4].unlink()
+    counts, lost = verified(options).findings
+    assert counts == "partition 0: 21 records expected, 19 found: 2 missing"
+    assert "the files have 2 records fewer than the archive counts" in lost
+
+
+def test_lost_records_that_the_topic_no_longer_has_are_findings(
+    cluster: Cluster, options: ArchiveOptions
+) -> None:
+    topic = cluster.topics["t"]
+    topic.is_compacted = True
+    topic.cleaned = {1: set(range(30))}
+    files_in(options, 1)[-1].unlink()
+    (finding,) = verified(options).findings
+    assert "the files have 1 records fewer than the archive counts" in finding
 
 
 def test_lost_files_at_the_beginning(options: ArchiveOptions) -> None:

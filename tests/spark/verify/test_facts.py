@@ -81,6 +81,38 @@ def test_holes() -> None:
     assert findings_of([facts_of(ROWS)]) == []
 
 
+def test_what_two_cleaners_agree_on() -> None:
+    """The newest record of each key: older ones and tombstones may be there or not."""
+    rows: list[Row] = [
+        (0, 10, b"a", b"1", []),
+        (1, 11, b"b", b"1", []),
+        (2, 12, b"a", b"2", []),
+        (3, 13, b"c", b"1", []),
+        (4, 14, b"c", None, []),
+        (5, 15, None, b"x", []),
+        (6, 16, b"d", b"1", []),
+    ]
+    ignored: frozenset[Field] = frozenset({"offset"})
+
+    def newest(*offsets: int) -> PartitionFacts:
+        builder = FactsBuilder("t", 0, 0, ignored, newest_only=True)
+        for offset in offsets:
+            builder.advance(offset, offset + 1, is_compacted=True)
+            builder.add_record(*rows[offset])
+        return builder.facts(len(rows))
+
+    whole = newest(*range(7))
+    assert (whole.records, whole.current, whole.compared) == (7, 3, 3)
+    for others in ((1, 2, 3, 4, 6), (0, 1, 2, 6)):
+        assert compare_partitions([whole], [newest(*others)]) == []
+        assert compare_wholes([whole], [newest(*others)]) == []
+    (lost,) = compare_partitions([whole], [newest(1, 2)])
+    assert lost == "partition 0: 3 records expected, 2 found: 1 missing"
+    (older,) = compare_partitions([whole], [newest(0, 1, 6)])
+    assert older.startswith("partition 0: the content of 3 records differs")
+    assert PartitionFacts.decode(whole.encode()) == whole
+
+
 def test_only_the_first_holes_are_named() -> None:
     builder = FactsBuilder("t", 0, 0, frozenset())
     for offset in range(1, 40, 2):

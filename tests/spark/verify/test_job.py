@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_jobs.archive import ArchiveOptions, archive
+from spark_jobs.copying.targets import set_configs
 from spark_jobs.errors import JobError
 from spark_jobs.exactly_once.errors import SinkError
 from spark_jobs.storage import Folder
 from spark_jobs.verify.archive import archive_side, lost_records, verify_archive
 from spark_jobs.verify.job import (
+    NEWEST_ONLY,
     PartitionRange,
     TopicSide,
     VerifyOptions,
@@ -22,7 +25,7 @@ from spark_jobs.verify.job import (
     verify,
     verify_frame,
 )
-from spark_jobs.wire.client import ClusterAddress
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from tests.clients.adapters import ConfluentAdapter, Sent
 
 if TYPE_CHECKING:
@@ -143,6 +146,57 @@ def test_an_archive(
     report = verify_archive(spark, options, folder)
     assert report.findings[0] == f"partition 1: 120 records are in {topic}-1 only"
     assert "the files have 120 records fewer" in report.findings[1]
+
+
+def test_compacted_topics(
+    spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """An archive has what the cleaner removed since, and so has a copy that is not cleaned."""
+    address = ClusterAddress(bootstrap)
+    source, whole = (TopicSide(address, new_topic(1)) for _ in range(2))
+    client = BlockingClient(address)
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.ms": "1",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    }
+    set_configs(client, source.topic, configs)
+    client.close()
+    out = ArchiveOptions(str(tmp_path / "out"), subscribe=source.topic, bootstrap_servers=bootstrap)
+    rows = [
+        Sent(b"key-%d" % (number % 3), b"%d" % number, timestamp_ms=1_700_000_000_000 + number)
+        for number in range(40)
+    ]
+    for part in (rows[:20], rows[20:30], rows[30:]):
+        for side in (source, whole):
+            ConfluentAdapter(bootstrap).produce(side.topic, part, codec="lz4", idempotent=True)
+    archive(spark, out)
+    options = VerifyOptions(source)
+    deadline = time.monotonic() + 120
+    while not sum(facts.compacted for facts in verify(spark, options).topic):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+
+    report = verify_archive(spark, options, Folder(out.output_uri))
+    (topic,), (copy,) = report.topic, report.copy
+    assert (report.findings, report.exit_code) == ([], 0)
+    assert topic.records == copy.records < 40
+    assert (copy.left_out, topic.compacted) == (40 - copy.records, 40 - topic.records)
+    assert f"{copy.left_out} records that compaction removed" in report.notes[-1]
+    frame = spark.read.parquet(out.output)
+    assert verify_frame(spark, options, frame).findings == []
+    stayed = frame.where("offset < 39")
+    assert verify_frame(spark, options, stayed).findings == []  # the frame's end is an end
+    twice = frame.union(frame.where("offset = 39"))
+    assert len(verify_frame(spark, options, twice).findings) == 2
+
+    copied = verify(spark, replace(options, copy=whole))
+    assert (copied.findings, copied.notes) == ([], [NEWEST_ONLY])
+    assert [facts.current for facts in (*copied.topic, *copied.copy)] == [3, 3]
+    ConfluentAdapter(bootstrap).produce(whole.topic, rows[:1], codec="lz4", idempotent=True)
+    (finding,) = verify(spark, replace(options, copy=whole)).findings
+    assert finding.startswith("partition 0: the content of 3 records differs")
 
 
 def test_a_task_that_fails_is_one_line(spark: SparkSession) -> None:

@@ -108,6 +108,32 @@ def test_records_that_compaction_took_out_of_a_batch(
     assert (facts.records, facts.compacted, facts.missing) == (2, 3, 0)
 
 
+@pytest.mark.parametrize(("end", "behind"), [(12, (9, 11)), (10, (9, 10))])
+def test_compacted_ranges_are_told(
+    cluster: ScriptedCluster, log: PartitionLog, end: int, behind: tuple[int, int]
+) -> None:
+    """Those within batches, between them, and behind the last one that is read."""
+    kept = [Record(1, 0, b"k", b"v", ()), Record(4, 0, b"l", b"v", ())]
+    log.append(bytes(build_batch(kept, base_offset=0, last_offset_delta=5)), 10_000)
+    append(log, [b"a", b"b"])
+    append(log, [b"c"])
+    append(log, [b"d", b"e"])
+    append(log, [b"f"])
+    del log.batches[1], log.batches[2]
+    ranges: list[tuple[int, int]] = []
+    facts = read_partition(
+        cluster.client(),
+        PLACE,
+        0,
+        end,
+        is_compacted=True,
+        on_compacted=lambda first, stop: ranges.append((first, stop)),
+    )
+    assert ranges == [(0, 1), (2, 4), (5, 6), (6, 8), behind]
+    assert facts.compacted == sum(stop - first for first, stop in ranges)
+    assert read(cluster, end=end).holes == ((6, 8), behind)
+
+
 def test_the_end_of_a_log_that_lost_it(cluster: ScriptedCluster, log: PartitionLog) -> None:
     fill(log)
     del log.batches[-1]
