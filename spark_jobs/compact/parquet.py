@@ -170,7 +170,9 @@ def _merge(layout: tuple[str, ...], run: Run, source: Path, target: Path) -> str
 
 
 def _delete_old(archive: Folder, lease_id: str, before_ms: int, done: Done) -> None:
-    """Delete the files of which every record is older."""
+    """Delete the files of which every record is older. Raises JobError for a damaged file."""
+    if before_ms <= 0:  # no record has such a time, and Python no date behind year 1
+        return
     listed, newest = _files(archive)
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
     deleted: list[str] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -270,6 +271,57 @@ def test_retention(cluster: Cluster, spark: SimulatedSpark, options: ArchiveOpti
     assert values_in(out) == values_of(cluster.topics["t"])
     commit = store.newest()
     assert commit is not None and store.count(commit) == 62
+
+
+def timed(path: Path, *times_ms: int) -> None:
+    """Give the records of a file these times."""
+    table = pq.ParquetFile(path).read()
+    place = table.schema.get_field_index("timestamp")
+    field = table.schema.field(place)
+    table = table.set_column(place, field, pa.array(times_ms, field.type))
+    pq.write_table(table, path, write_statistics=["timestamp"])
+
+
+@pytest.mark.parametrize("layout", [("topic",), ("topic", "partition"), ()])
+def test_retention_where_a_record_has_a_time_that_is_no_date(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, layout: tuple[str, ...]
+) -> None:
+    """A producer gave microseconds. Its file stays, as one with a time to come; others go."""
+    out, options = Path(options.output), replace(options, layout=layout)
+    cluster.add("t", 60)
+    spark.run(options)
+    first, second, *_ = files_in(out)
+    timed(first, 1, 2, 3, 4, 1_700_000_000_000_000)
+    timed(second, 1, 2, 3, 4, 5)
+    keep = compacting(options, retention_ms=LATER_MS - 1000, min_files=99)
+    report = compact(None, keep, LATER_MS)
+    assert report.deleted_records == 5
+    assert first.exists() and not second.exists()
+    keep = replace(keep, retention_ms=10**15)  # of a year before Christ
+    assert compact(None, keep, LATER_MS).deleted_records == 0
+
+
+@pytest.mark.parametrize("size", [0, 900])
+def test_a_damaged_file_is_named(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, size: int
+) -> None:
+    """As a loss of power leaves one: by retention, by merging, and by going back."""
+    cluster.add("t", 60)
+    spark.run(options)
+    damaged = files_in(Path(options.output))[1]
+    os.truncate(damaged, size)
+    for changed in ({}, {"retention_ms": 1000, "min_files": 99}):
+        with pytest.raises(JobError) as raised:
+            compact(None, compacting(options, **changed), LATER_MS)
+        said = str(raised.value)
+        assert said.startswith(f"{damaged} is damaged (Parquet ") and "\n" not in said
+        assert "--resume-from earliest" in said
+    with pytest.raises(JobError, match="is damaged"):
+        spark.run(replace(options, resume_from="earliest"))
+    damaged.unlink()
+    assert compact(None, compacting(options), LATER_MS).files > 0
+    spark.run(replace(options, resume_from="earliest"))
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
 
 
 def decoded_in(out: Path) -> dict[int, object]:
