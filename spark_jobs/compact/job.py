@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CompactReport:
     """What a run did. files: merged ones; into: how many they became. deleted_files: None for
-    tables, which decide themselves.
+    tables, which decide themselves. notes: lines for the user.
     """
 
     options: CompactOptions
@@ -30,6 +30,7 @@ class CompactReport:
     into: int
     deleted_records: int
     deleted_files: int | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -66,6 +67,8 @@ def describe_check(options: CompactOptions, now_ms: int) -> str:
     if format_ is not None:
         return f"{options.output}: a table of {format_.title}, which decides itself"
     done = planned(options, now_ms)
+    if done.not_merged:
+        return f"{options.output}: {done.not_merged}"
     return f"{options.output}: {counted(done.files, 'file')} to merge into {done.into:,}"
 
 
@@ -84,7 +87,8 @@ def compact(spark: SparkSession | None, options: CompactOptions, now_ms: int) ->
     else:
         done = _of_parquet(options, now_ms)
     deleted_files = None if format_ is not None else done.deleted_files
-    return CompactReport(options, done.files, done.into, done.deleted_records, deleted_files)
+    notes = (done.not_merged,) if done.not_merged else ()
+    return CompactReport(options, done.files, done.into, done.deleted_records, deleted_files, notes)
 
 
 def _of_parquet(options: CompactOptions, now_ms: int) -> Done:

@@ -22,6 +22,7 @@ from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.steps import LEASE, LEDGER, read_ledger, without_compaction
 from spark_jobs.archive.stores import parquet_store, store_of
+from spark_jobs.cli import main
 from spark_jobs.compact import parquet
 from spark_jobs.compact.job import compact, describe_check
 from spark_jobs.compact.options import CompactOptions
@@ -324,6 +325,35 @@ def test_a_damaged_file_is_named(
     assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
 
 
+def test_retention_on_an_object_store(
+    cluster: Cluster,
+    spark: SimulatedSpark,
+    options: ArchiveOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is merged there, which a note says; without --retention that is an error."""
+    cluster.add("t", 60)
+    spark.run(options)
+    system, root = Folder(options.output_uri).open()
+    uri = "s3a://bucket/archive"
+    monkeypatch.setattr(Folder, "open", lambda self: (system, self.uri.replace(uri, root)))
+    monkeypatch.setattr(time, "time_ns", lambda: LATER_MS * 1_000_000)
+    words = ["--output", uri, "--retention", f"{LATER_MS - 1000} ms"]
+    why = f"{uri}: only folders of this machine can be exchanged at once"
+    assert main(["check", "compact", *words]) == 0
+    assert capsys.readouterr().out.startswith(f"{uri}: no files are merged: {why}")
+    before = len(files_in(Path(options.output)))
+    assert main(["compact", *words]) == 0
+    shown = capsys.readouterr()
+    assert "; deleted 18 old records in 10 files" in shown.out
+    assert f": no files are merged: {why}" in shown.err
+    assert len(files_in(Path(options.output))) < before
+    for job in (["compact"], ["check", "compact"]):
+        assert main([*job, *words[:2]]) == 1
+        assert why in capsys.readouterr().err
+
+
 def decoded_in(out: Path) -> dict[int, object]:
     """The data of each offset, where every reader looks. Raises AssertionError for one twice."""
     found: dict[int, object] = {}
@@ -447,6 +477,12 @@ def test_mistakes_are_one_line(
         with pytest.raises(JobError, match="cannot exchange two folders at once"):
             compact(None, compacting(archived), LATER_MS)
         assert files_in(Path(archived.output)) == before
+        keep = compacting(archived, retention_ms=LATER_MS - DAY_US // 1000)
+        report = compact(None, keep, LATER_MS)
+        (note,) = report.notes
+        assert note.startswith("no files are merged: ") and "(Invalid argument)" in note
+        assert report.deleted_files and report.files == 0
+        assert len(files_in(Path(archived.output))) == len(before) - report.deleted_files
     (Path(archived.output) / LEDGER).write_text("{}")
     with pytest.raises(JobError, match=r"compaction\.json is damaged"):
         compact(None, compacting(archived), LATER_MS)
