@@ -28,7 +28,7 @@ from .commits import (
     staging_folder,
     without_left_over,
 )
-from .layout import Rewind, rewind
+from .layout import Rewind, check_name, parse_file, rewind
 from .start import JOB
 from .steps import finish_what_was_cut_off, read_ledger, without_compaction
 from .tables import Tables, check_form, tables_of
@@ -102,7 +102,9 @@ class Store(Protocol):
         ...
 
     def write(self, frame: DataFrame, previous: Commit, batch: Batch) -> Commit:
-        """Store a batch behind the previous commit; gives its commit, which holds."""
+        """Store a batch behind the previous commit; gives its commit, which holds. Raises JobError;
+        nothing of the batch is visible then.
+        """
         ...
 
 
@@ -186,6 +188,10 @@ class ParquetStore:
             if is_read_twice:
                 rows.unpersist()
         batch.check()
+        for file in files:  # a commit whose files cannot be renamed would block the archive
+            content = parse_file(file.path)
+            if content is not None:
+                check_name(previous.layout, content, self.folder.longest_name)
         following = next_commit(previous, batch.batch_id, batch.ends, files, batch.topic_ids)
         add_commit(self.folder, following)
         publish(self.folder, following)

@@ -12,6 +12,8 @@ import pytest
 from spark_jobs.archive import stores
 from spark_jobs.archive.batches import batches_of
 from spark_jobs.archive.commits import Commit, StagedFile, Staging, add_commit, clean_up
+from spark_jobs.archive.files import count_records
+from spark_jobs.archive.job import describe_check
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store, store_of
@@ -180,6 +182,33 @@ def test_another_layout(cluster: Cluster, spark: SimulatedSpark, options: Archiv
     spark.run(options)
     with pytest.raises(StartRefused, match="has the layout topic,date"):
         spark.run(replace(options, layout=("topic",)))
+
+
+@pytest.mark.parametrize("layout", [("date",), ()])
+def test_a_topic_whose_name_is_too_long_for_files(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, layout: tuple[str, ...]
+) -> None:
+    """Refused at the start, and before a commit: one that held would block the archive."""
+    name = "t" * 215
+    options = replace(options, subscribe=None, subscribe_pattern=".*", layout=layout)
+    cluster.add("u", 20)
+    spark.run(options)
+    cluster.add(name, 20)
+    with pytest.raises(JobError, match="--layout must have the level topic"):
+        describe_check(options)
+    with pytest.raises(JobError, match="--layout must have the level topic"):
+        spark.run(options)  # which does not check the names at the start
+    cluster.topics.pop(name)
+    cluster.add("u", 20)
+    shutil.rmtree(f"{options.output}.checkpoint")
+    spark.run(replace(options, resume_from="output"))
+    output = Folder(options.output_uri)
+    assert count_records(output, output.files()) == 40
+    cluster.add(name, 20)
+    other = replace(options, output=f"{options.output}-2", layout=("topic",))
+    assert describe_check(other).startswith(f"{other.output}: begins a new archive")
+    spark.run(other)
+    assert len(values_in(Path(other.output))) == 60
 
 
 def test_a_topic_that_was_created_again_and_is_longer(
