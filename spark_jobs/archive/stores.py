@@ -48,7 +48,8 @@ TELLING_RECORDS: Final = 1000
 class Batch:
     """A batch to store. ends: next offsets behind it. check: called before anything of it becomes
     visible; raises StartRefused if this run may not write any more. record_bytes: average size as
-    the brokers store records, None if they do not tell.
+    the brokers store records, None if they do not tell. latest: the topics' ends behind the batch's
+    planning, empty if the brokers did not answer just now; None where they cannot be asked.
     """
 
     batch_id: int
@@ -56,6 +57,7 @@ class Batch:
     topic_ids: dict[str, str]
     check: Callable[[], None]
     record_bytes: float | None = None
+    latest: Offsets | None = None
 
 
 class Store(Protocol):
