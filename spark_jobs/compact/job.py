@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import JobError
-from ..lake.formats import LakeFormat
+from ..lake.formats import DELTA, LakeFormat
 from ..storage import Folder
 from ..topic_checks import counted
-from .options import CompactOptions
+from .options import DEFAULT_FILES, FEWEST_FILES, CompactOptions
 from .parquet import Done, compact_parquet, planned
 from .tables import compact_table, format_of
 
@@ -53,12 +53,21 @@ class CompactReport:
 
 
 def lake_format(options: CompactOptions) -> LakeFormat | None:
-    """The format of the table; None for files of Parquet. Raises JobError."""
+    """The format of the table; None for files of Parquet. Raises JobError, also for an option that
+    the format has not.
+    """
     output = Folder(options.output_uri)
     try:
-        return format_of(output)
+        found = format_of(output)
     except OSError as error:
         raise JobError(f"{output} cannot be read: {error.strerror or error}") from error
+    is_given = options.has_min_files or options.min_files != DEFAULT_FILES
+    if found == DELTA and is_given and options.min_files != FEWEST_FILES:
+        raise JobError(
+            f"--minFiles {options.min_files}: {output} is a table of {DELTA.title}, whose OPTIMIZE "
+            f"merges {FEWEST_FILES} small files too and cannot be told otherwise: leave it out"
+        )
+    return found
 
 
 def describe_check(options: CompactOptions, now_ms: int) -> str:
