@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.archive import stores
@@ -17,6 +18,8 @@ from spark_jobs.archive.job import describe_check
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store, store_of
+from spark_jobs.decoding.options import DecodeOptions
+from spark_jobs.decoding.types import struct
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.identity import read_identity
 from spark_jobs.running import StopRequested
@@ -182,6 +185,17 @@ def test_another_layout(cluster: Cluster, spark: SimulatedSpark, options: Archiv
     spark.run(options)
     with pytest.raises(StartRefused, match="has the layout topic,date"):
         spark.run(replace(options, layout=("topic",)))
+
+
+def test_dead_letters_of_a_topic_that_looks_like_a_number(
+    cluster: Cluster, options: ArchiveOptions
+) -> None:
+    """Read by themselves they have the topic's name too."""
+    cluster.add("007", 6)
+    options = replace(options, subscribe="007", decoding=DecodeOptions("json", "given below"))
+    SimulatedSpark(cluster, schema=struct([("id", "long")])).run(options)
+    dead = pq.read_table(f"{options.output}/_dlq")
+    assert dead.column("topic").to_pylist() == ["007"] * 6
 
 
 @pytest.mark.parametrize("layout", [("date",), ()])
