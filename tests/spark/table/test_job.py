@@ -100,6 +100,33 @@ def test_the_current_row_of_each_key(
     assert rows_of(spark, options) == now
 
 
+def test_a_tombstone_that_is_read_before_the_values_of_its_key(
+    lake_spark: SparkSession,
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+) -> None:
+    """They are in the partition that the topic had before it got a second one."""
+    topic = new_topic(2)
+    fillers = [(b"f%d" % number, b"1", 0) for number in range(5)]
+    before = [*fillers, (b"k", b"k1", 0)]
+    records = [Sent(key, value, (), BASE_MS, partition) for key, value, partition in before]
+    records.append(Sent(b"k", None, (), BASE_MS + 1, 1))
+    records += [Sent(b"g%d" % number, b"1", (), BASE_MS + 2, 1) for number in range(5)]
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+    options = TableOptions(
+        topic,
+        str(tmp_path / "t"),
+        bootstrap_servers=bootstrap,
+        source_options={"maxOffsetsPerTrigger": "6"},
+    )
+    assert table(spark, options).totals.batches == 2
+    keys = [b"%c%d" % (letter, number) for letter in b"fg" for number in range(5)]
+    assert rows_of(spark, options) == [(key, b"1") for key in keys]
+    assert not any((tmp_path / "t" / "_archive" / "deletions").iterdir())
+
+
 SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
 Record = tuple[bytes, bytes | None, int, int, datetime]
 
