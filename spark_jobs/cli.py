@@ -406,6 +406,8 @@ def _compact(arguments: argparse.Namespace, values: Mapping[str, str]) -> int:
         settings = _session_settings(arguments, values, format_)
         with open_session("compact", settings) as spark:
             report = compact(spark, options, now_ms)
+    for note in report.notes:
+        print(f"{PROGRAM}: {note}", file=sys.stderr)
     print(json.dumps(report.to_json()) if arguments.json else report.to_text())
     return 0
 

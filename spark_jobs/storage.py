@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _HIDDEN = (".", "_")
+_OBJECT_STORES = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abfss://")
+_NAME_BYTES = 255
 
 
 def is_local(location: str) -> bool:
@@ -81,6 +83,11 @@ class Folder:
         if self.uri.startswith("file:"):
             return f"file://{self}"
         return self.uri.partition("?")[0]
+
+    @property
+    def longest_name(self) -> int | None:
+        """Bytes that the name of a file may have; None where files are keys of an object store."""
+        return None if self.uri.startswith(_OBJECT_STORES) else _NAME_BYTES
 
     def child(self, name: str) -> Folder:
         """A folder in this one."""

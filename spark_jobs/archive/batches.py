@@ -78,7 +78,8 @@ class ArchiveBatches:
         view = self._look(commit)
         topics = view.topics
         topic_ids = {name: facts.topic_id for name, facts in topics.items()}
-        batch = Batch(batch_id, ends, topic_ids, self._check, view.record_bytes)
+        latest = {name: facts.latest for name, facts in topics.items()} if view.is_known else None
+        batch = Batch(batch_id, ends, topic_ids, self._check, view.record_bytes, latest)
         following = self.store.write(frame, commit, batch)
         identity = read_identity(self.checkpoint)
         if identity is not None:

@@ -10,6 +10,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..errors import JobError
 from ..storage import Folder
 from .commits import StagedFile, Staging
 from .layout import LAST_HOUR, FileRange, file_name, folder
@@ -260,9 +262,12 @@ def dead_files(output: Folder) -> list[str]:
     return [f"{DEAD_LETTERS}/{path}" for path in output.child(DEAD_LETTERS).files()]
 
 
-def column_range(metadata: Any, name: str) -> tuple[Any, Any] | None:
-    """The smallest and the largest value of a column by a file's statistics; None without them."""
-    smallest, largest = [], []
+def column_range(metadata: Any, name: str) -> tuple[int, int] | None:
+    """The smallest and the largest value of a column of integers or times by a file's statistics;
+    None without them. Times in the column's unit, ms: Python has no dates behind the year 9999.
+    """
+    smallest: list[int] = []
+    largest: list[int] = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         columns = (group.column(place) for place in range(metadata.num_columns))
@@ -270,12 +275,37 @@ def column_range(metadata: Any, name: str) -> tuple[Any, Any] | None:
         statistics = column.statistics
         if statistics is None or not statistics.has_min_max:
             return None
-        smallest.append(statistics.min)
-        largest.append(statistics.max)
+        smallest.append(statistics.min_raw)
+        largest.append(statistics.max_raw)
     return (min(smallest), max(largest)) if smallest else None
 
 
-def count_records(output: Folder, paths: Iterable[str]) -> int:
-    """Records in visible files, by their metadata."""
+@contextmanager
+def whole_file(place: object) -> Iterator[None]:
+    """Raises JobError, which names the file at `place`, where the block finds that it is damaged or
+    cannot read it. Errors of the file system that have a number pass.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if not isinstance(error, pa.ArrowInvalid):
+            raise JobError(f"{place} cannot be read: {reason}") from error
+        raise JobError(
+            f"{place} is damaged ({reason}): bring it back from a copy; or delete it and start "
+            "archive with --resume-from earliest, which archives what Kafka still has"
+        ) from error
+
+
+def metadata_of(output: Folder, path: str) -> Any:
+    """The metadata of a visible file, as pyarrow has it. Raises JobError if it is damaged."""
     system, root = output.open()
-    return sum(pq.read_metadata(f"{root}/{path}", filesystem=system).num_rows for path in paths)
+    with whole_file(f"{output}/{path}"):
+        return pq.read_metadata(f"{root}/{path}", filesystem=system)
+
+
+def count_records(output: Folder, paths: Iterable[str]) -> int:
+    """Records in visible files, by their metadata. Raises JobError for a damaged one."""
+    return sum(metadata_of(output, path).num_rows for path in paths)

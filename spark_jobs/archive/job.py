@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..cluster import ClusterView
 from ..connect import JobFunction, job_function, take_tally
 from ..errors import JobError, first_cause
 from ..kafka_source import arrow_batches, read_stream, record_limit, starting_at
@@ -22,8 +23,10 @@ from ..running import run_query
 from ..session import check_kafka_source, is_remote, ship
 from ..topic_checks import counted
 from .batches import ArchiveBatches, batches_of
+from .layout import FileRange, check_name
 from .opening import Opened, check_start, opened
 from .options import ArchiveOptions
+from .start import Plan
 from .stores import Store, store_of
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ def describe_check(options: ArchiveOptions) -> str:
 def describe_output(options: ArchiveOptions, store: Store) -> str:
     """As `describe_check`, for a job that keeps such an output."""
     plan, view = check_start(options, store)
+    _check_names(options, store, plan, view)
     options.decoding.check(*view.topics)
     names = sorted(view.topics)
     shown = ", ".join(names[:5]) + (" and more" if len(names) > 5 else "")
@@ -90,6 +94,21 @@ def describe_output(options: ArchiveOptions, store: Store) -> str:
         "finish resume": "finishes the resume that was cut off",
     }
     return "; ".join((f"{options.output}: {actions[plan.action]}", topics, *plan.notes))
+
+
+def _check_names(options: ArchiveOptions, store: Store, plan: Plan, view: ClusterView) -> None:
+    """Raises JobError if a topic's name is too long for the names of files."""
+    if options.lake is not None or "topic" in options.layout:
+        return
+    commit = store.newest()
+    generations = commit.generations if commit is not None else {}
+    for topic in sorted({*view.topics, *options.subscription.topics}):
+        facts = view.topics.get(topic)
+        ends = facts.latest if facts is not None else {}
+        generation = generations.get(topic, 1) + (topic in plan.recreated)
+        partition, offset = max(ends, default=0), max(ends.values(), default=0)
+        content = FileRange(topic, partition, offset, offset, generation)
+        check_name(options.layout, content, store.folder.longest_name)
 
 
 def archive(
@@ -118,6 +137,8 @@ def run_archive(
     stop: threading.Event | None,
 ) -> Summary:
     """Run a job that keeps such an output. As `archive` otherwise."""
+    if options.lake is None and "topic" not in options.layout:
+        describe_output(options, store)  # before a resume changes the output
     stopping = stop if stop is not None else threading.Event()
     progress = Progress(options.query_name, reporter or Reporter("none"))
     with opened(options, store) as archive_:

@@ -95,6 +95,18 @@ def file_name(layout: tuple[str, ...], content: FileRange) -> str:
     return name if "topic" in layout else f"{_visible(content.topic)}-{name}"
 
 
+def check_name(layout: tuple[str, ...], content: FileRange, longest_name: int | None) -> None:
+    """Raises JobError if the name of a file is too long. longest_name: in bytes, None for any."""
+    size = len(file_name(layout, content).encode())
+    if longest_name is not None and size > longest_name:
+        raise JobError(
+            f"--layout {','.join(layout) or 'none'}: names of files have the topic in them, and "
+            f"with topic {content.topic} {size} bytes, of which the file system takes "
+            f"{longest_name}. --layout must have the level topic; an --output that has records "
+            "keeps its layout, so name another one then"
+        )
+
+
 def parse_file(path: str) -> FileRange | None:
     """What a file of an archive holds, from its relative path; None if it is none."""
     *folders, name = path.split("/")

@@ -32,6 +32,10 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 
+class CannotExchange(JobError):
+    """The archive's file system does not exchange folders, so no files are merged there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """A folder of the archive and its successor in the folder WORKSPACES. known: names that the
@@ -135,9 +139,9 @@ def _finish_exchange(archive: Folder, step: Exchange) -> None:
 
 
 def local_path(archive: Folder, name: str) -> Path:
-    """A file or folder of an archive on this machine. Raises JobError for one elsewhere."""
+    """A file or folder of an archive on this machine. Raises CannotExchange for one elsewhere."""
     if not archive.uri.startswith("file:"):
-        raise JobError(
+        raise CannotExchange(
             f"{archive}: only folders of this machine can be exchanged at once, which compaction "
             "needs; --retention works anywhere"
         )

@@ -28,7 +28,7 @@ from .commits import (
     staging_folder,
     without_left_over,
 )
-from .layout import Rewind, rewind
+from .layout import Rewind, check_name, looks_typed, parse_file, rewind, string_mark
 from .start import JOB
 from .steps import finish_what_was_cut_off, read_ledger, without_compaction
 from .tables import Tables, check_form, tables_of
@@ -48,7 +48,8 @@ TELLING_RECORDS: Final = 1000
 class Batch:
     """A batch to store. ends: next offsets behind it. check: called before anything of it becomes
     visible; raises StartRefused if this run may not write any more. record_bytes: average size as
-    the brokers store records, None if they do not tell.
+    the brokers store records, None if they do not tell. latest: the topics' ends behind the batch's
+    planning, empty if the brokers did not answer just now; None where they cannot be asked.
     """
 
     batch_id: int
@@ -56,6 +57,7 @@ class Batch:
     topic_ids: dict[str, str]
     check: Callable[[], None]
     record_bytes: float | None = None
+    latest: Offsets | None = None
 
 
 class Store(Protocol):
@@ -102,7 +104,9 @@ class Store(Protocol):
         ...
 
     def write(self, frame: DataFrame, previous: Commit, batch: Batch) -> Commit:
-        """Store a batch behind the previous commit; gives its commit, which holds."""
+        """Store a batch behind the previous commit; gives its commit, which holds. Raises JobError;
+        nothing of the batch is visible then.
+        """
         ...
 
 
@@ -162,7 +166,7 @@ class ParquetStore:
     def finish(self, commit: Commit) -> Commit:
         """See `Store`."""
         finish_what_was_cut_off(self.folder)
-        publish(self.folder, commit)
+        self._publish(commit)
         clean_up(self.folder, commit)
         if self.tables is not None:
             self.tables.keep_form()
@@ -186,11 +190,26 @@ class ParquetStore:
             if is_read_twice:
                 rows.unpersist()
         batch.check()
+        for file in files:  # a commit whose files cannot be renamed would block the archive
+            content = parse_file(file.path)
+            if content is not None:
+                check_name(previous.layout, content, self.folder.longest_name)
         following = next_commit(previous, batch.batch_id, batch.ends, files, batch.topic_ids)
         add_commit(self.folder, following)
-        publish(self.folder, following)
+        self._publish(following)
         clean_up(self.folder, following)
         return following
+
+    def _publish(self, commit: Commit) -> None:
+        """As `publish`; those who read dead letters alone take topics for strings too."""
+        from .files import DEAD_LETTERS, empty_file
+
+        dead = (file for file in commit.files if file.path.startswith(f"{DEAD_LETTERS}/"))
+        if "topic" in commit.layout and any(looks_typed(file.topic) for file in dead):
+            mark = f"{DEAD_LETTERS}/{string_mark(commit.layout)}"
+            if not self.folder.exists(mark):
+                self.folder.write(mark, empty_file(commit.layout))
+        publish(self.folder, commit)
 
     def _staging(self, frame: DataFrame, previous: Commit, batch: Batch) -> Staging:
         origin: dict[str, Any] = {

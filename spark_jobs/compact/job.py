@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import JobError
-from ..lake.formats import LakeFormat
+from ..lake.formats import DELTA, LakeFormat
 from ..storage import Folder
 from ..topic_checks import counted
-from .options import CompactOptions
+from .options import DEFAULT_FILES, FEWEST_FILES, CompactOptions
 from .parquet import Done, compact_parquet, planned
 from .tables import compact_table, format_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CompactReport:
     """What a run did. files: merged ones; into: how many they became. deleted_files: None for
-    tables, which decide themselves.
+    tables, which decide themselves. notes: lines for the user.
     """
 
     options: CompactOptions
@@ -30,6 +30,7 @@ class CompactReport:
     into: int
     deleted_records: int
     deleted_files: int | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -52,12 +53,21 @@ class CompactReport:
 
 
 def lake_format(options: CompactOptions) -> LakeFormat | None:
-    """The format of the table; None for files of Parquet. Raises JobError."""
+    """The format of the table; None for files of Parquet. Raises JobError, also for an option that
+    the format has not.
+    """
     output = Folder(options.output_uri)
     try:
-        return format_of(output)
+        found = format_of(output)
     except OSError as error:
         raise JobError(f"{output} cannot be read: {error.strerror or error}") from error
+    is_given = options.has_min_files or options.min_files != DEFAULT_FILES
+    if found == DELTA and is_given and options.min_files != FEWEST_FILES:
+        raise JobError(
+            f"--minFiles {options.min_files}: {output} is a table of {DELTA.title}, whose OPTIMIZE "
+            f"merges {FEWEST_FILES} small files too and cannot be told otherwise: leave it out"
+        )
+    return found
 
 
 def describe_check(options: CompactOptions, now_ms: int) -> str:
@@ -66,6 +76,8 @@ def describe_check(options: CompactOptions, now_ms: int) -> str:
     if format_ is not None:
         return f"{options.output}: a table of {format_.title}, which decides itself"
     done = planned(options, now_ms)
+    if done.not_merged:
+        return f"{options.output}: {done.not_merged}"
     return f"{options.output}: {counted(done.files, 'file')} to merge into {done.into:,}"
 
 
@@ -84,7 +96,8 @@ def compact(spark: SparkSession | None, options: CompactOptions, now_ms: int) ->
     else:
         done = _of_parquet(options, now_ms)
     deleted_files = None if format_ is not None else done.deleted_files
-    return CompactReport(options, done.files, done.into, done.deleted_records, deleted_files)
+    notes = (done.not_merged,) if done.not_merged else ()
+    return CompactReport(options, done.files, done.into, done.deleted_records, deleted_files, notes)
 
 
 def _of_parquet(options: CompactOptions, now_ms: int) -> Done:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..archive.files import METADATA_KEY, ROW_GROUP_BYTES, STATISTICS, column_range
+from ..archive.files import (
+    METADATA_KEY,
+    ROW_GROUP_BYTES,
+    STATISTICS,
+    column_range,
+    metadata_of,
+    whole_file,
+)
 from ..storage import Folder
 
 BATCH_RECORDS = 16_384
@@ -20,10 +25,12 @@ BATCH_RECORDS = 16_384
 def merge(sources: list[Path], target: Path, described: dict[str, object]) -> int:
     """Write the records of files, one after the other, into a file; gives its size in bytes.
 
-    described: becomes the file's metadata, with the number of records.
+    described: becomes the file's metadata, with the number of records. Raises JobError for a
+    damaged file.
     """
-    first = pq.read_metadata(sources[0])
-    schema = pq.read_schema(sources[0]).remove_metadata()
+    with whole_file(sources[0]):
+        first = pq.read_metadata(sources[0])
+        schema = pq.read_schema(sources[0]).remove_metadata()
     codec = first.row_group(0).column(0).compression if first.num_row_groups else "ZSTD"
     records = 0
     with pq.ParquetWriter(
@@ -46,7 +53,7 @@ def _groups(sources: list[Path]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     size = 0
     for source in sources:
-        with pq.ParquetFile(source) as file:
+        with whole_file(source), pq.ParquetFile(source) as file:
             for batch in file.iter_batches(batch_size=BATCH_RECORDS):
                 waiting.append(batch)
                 size += batch.nbytes
@@ -58,17 +65,18 @@ def _groups(sources: list[Path]) -> Iterator[pa.Table]:
 
 
 def columns_of(path: Path) -> str:
-    """A file's columns with their types, as text. Raises FileNotFoundError."""
-    schema = pq.read_schema(path).remove_metadata()
+    """A file's columns with their types, as text. Raises FileNotFoundError, or JobError for a
+    damaged file.
+    """
+    with whole_file(path):
+        schema = pq.read_schema(path).remove_metadata()
     return str(schema.to_string(show_field_metadata=False))
 
 
 def newest_time_ms(archive: Folder, path: str) -> tuple[int | None, int]:
     """The newest record time of a file, by its statistics, and its number of records. The time is
-    None if the file does not tell.
+    None if the file does not tell. Raises JobError for a damaged file.
     """
-    system, root = archive.open()
-    metadata: Any = pq.read_metadata(f"{root}/{path}", filesystem=system)
-    times: tuple[datetime, datetime] | None = column_range(metadata, "timestamp")
-    newest = None if times is None else max(round(times[1].timestamp() * 1000), 0)
-    return newest, metadata.num_rows
+    metadata = metadata_of(archive, path)
+    times = column_range(metadata, "timestamp")
+    return None if times is None else max(times[1], 0), metadata.num_rows

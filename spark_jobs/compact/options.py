@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..archive.stores import DEFAULT_FILE_BYTES
@@ -13,6 +13,7 @@ from ..stateful.watermarks import parse_duration
 from ..storage import absolute
 
 DEFAULT_FILES: Final = 4
+FEWEST_FILES: Final = 2
 DEFAULT_UNTOUCHED_MS: Final = 600_000
 
 COMPACT_OPTIONS: Final = (
@@ -25,7 +26,8 @@ COMPACT_OPTIONS: Final = (
     ),
     Option(
         "minFiles",
-        f"fewer small files than these are left as they are (default: {DEFAULT_FILES})",
+        f"fewer small files than these are left as they are (default: {DEFAULT_FILES}; Delta Lake "
+        f"merges from {FEWEST_FILES} on and takes no other number)",
         "N",
         check=parse_count,
     ),
@@ -55,7 +57,7 @@ COMPACT_OPTIONS: Final = (
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
     """What is compacted. retention_ms: None to keep all records; history_ms: None to keep all
-    versions of a table.
+    versions of a table. has_min_files: whether the user gave min_files.
     """
 
     output: str
@@ -64,6 +66,7 @@ class CompactOptions:
     untouched_ms: int = DEFAULT_UNTOUCHED_MS
     retention_ms: int | None = None
     history_ms: int | None = None
+    has_min_files: bool = field(default=False, compare=False)
 
     @property
     def output_uri(self) -> str:
@@ -79,8 +82,9 @@ def compact_options(values: Mapping[str, str]) -> CompactOptions:
     return CompactOptions(
         values["path"],
         parse_size(values.get("targetFileSize", str(DEFAULT_FILE_BYTES))),
-        max(2, int(values.get("minFiles", DEFAULT_FILES))),
+        max(FEWEST_FILES, int(values.get("minFiles", DEFAULT_FILES))),
         parse_duration(values.get("untouchedFor", f"{DEFAULT_UNTOUCHED_MS} ms")),
         None if retention is None else parse_duration(retention),
         None if history is None else parse_duration(history),
+        "minFiles" in values,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..archive.files import dead_files
 from ..archive.layout import file_name, parse_file
 from ..archive.steps import (
     WORKSPACES,
+    CannotExchange,
     Deletion,
     Exchange,
     Ledger,
@@ -37,21 +39,25 @@ from .plan import ArchiveFile, Run, merged_range, runs
 
 @dataclass
 class Done:
-    """What a run has done. files: merged ones; into: how many they became."""
+    """What a run has done. files: merged ones; into: how many they became. not_merged: why no files
+    were merged where that was not all that was asked for; empty otherwise.
+    """
 
     files: int = 0
     into: int = 0
     deleted_files: int = 0
     deleted_records: int = 0
+    not_merged: str = ""
 
 
 def planned(options: CompactOptions, now_ms: int) -> Done:
     """What a run would do; nothing is changed. Raises JobError."""
     archive, done = Folder(options.output_uri), Done()
-    for files in _by_folder(archive, options, now_ms):
-        found = runs(files, options.target_file_bytes, options.min_files)
-        done.files += sum(map(len, found))
-        done.into += len(found)
+    with _merging(options, done):
+        for files in _by_folder(archive, options, now_ms):
+            found = runs(files, options.target_file_bytes, options.min_files)
+            done.files += sum(map(len, found))
+            done.into += len(found)
     return done
 
 
@@ -73,12 +79,26 @@ def compact_parquet(options: CompactOptions, now_ms: int) -> Done:
             )
         if options.retention_ms is not None:
             _delete_old(archive, lease_id, now_ms - options.retention_ms, done)
-        for files in _by_folder(archive, options, now_ms):
-            found = runs(files, options.target_file_bytes, options.min_files)
-            if found:
-                _check_exchange(archive)
-                _compact_folder(archive, lease_id, commit.layout, found, done)
+        with _merging(options, done):
+            for files in _by_folder(archive, options, now_ms):
+                found = runs(files, options.target_file_bytes, options.min_files)
+                if found:
+                    _check_exchange(archive)
+                    _compact_folder(archive, lease_id, commit.layout, found, done)
     return done
+
+
+@contextmanager
+def _merging(options: CompactOptions, done: Done) -> Iterator[None]:
+    """Files are merged in this block; with --retention, whose deletions are done then, only where
+    that is possible. Raises CannotExchange.
+    """
+    try:
+        yield
+    except CannotExchange as error:
+        if options.retention_ms is None:
+            raise
+        done.not_merged = f"no files are merged: {error}"
 
 
 def _commit(archive: Folder) -> Commit:
@@ -100,9 +120,10 @@ def _files(archive: Folder) -> tuple[list[str], set[str]]:
 def _by_folder(
     archive: Folder, options: CompactOptions, now_ms: int
 ) -> Iterator[list[ArchiveFile]]:
-    """The files of each folder whose turn it is."""
+    """The files of each folder whose turn it is. Raises CannotExchange for one elsewhere."""
     if not _commit(archive).layout:
         return  # the output itself is the folder, which has more than the files in it
+    local_path(archive, "")  # before all files of an object store are listed
     listed, newest = _files(archive)
     is_decoded = form_of(archive) != "none"
     folders: dict[str, list[str]] = {}
@@ -170,7 +191,9 @@ def _merge(layout: tuple[str, ...], run: Run, source: Path, target: Path) -> str
 
 
 def _delete_old(archive: Folder, lease_id: str, before_ms: int, done: Done) -> None:
-    """Delete the files of which every record is older."""
+    """Delete the files of which every record is older. Raises JobError for a damaged file."""
+    if before_ms <= 0:  # no record has such a time, and Python no date behind year 1
+        return
     listed, newest = _files(archive)
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
     deleted: list[str] = []
@@ -195,14 +218,14 @@ def _delete_old(archive: Folder, lease_id: str, before_ms: int, done: Done) -> N
 
 
 def _check_exchange(archive: Folder) -> None:
-    """Raises JobError where folders cannot be exchanged at once."""
+    """Raises CannotExchange where folders cannot be exchanged at once."""
     folders = [local_path(archive, f"{WORKSPACES}/{uuid.uuid4().hex}") for _ in range(2)]
     try:
         for folder in folders:
             folder.mkdir(parents=True)
         exchange(*folders)
     except OSError as error:
-        raise JobError(
+        raise CannotExchange(
             f"{archive}: its file system cannot exchange two folders at once "
             f"({error.strerror or error}), without which readers would miss records or see them "
             "twice; ext4, xfs, btrfs and tmpfs of Linux can. --retention works anywhere"

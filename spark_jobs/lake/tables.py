@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ..session import is_remote
 from ..storage import Folder
 from .formats import DELTA, LakeFormat
 from .notes import PROPERTY, delta_metadata
@@ -125,6 +129,20 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
                 spark.conf.set(name, known)
 
 
+@contextmanager
+def _one_at_a_time(spark: SparkSession) -> Iterator[None]:
+    """Of the queries of a session of Spark Connect one is in the block: their batches run in
+    processes of the server, one for each query, and have the settings of the user's session.
+    """
+    if not is_remote(spark):
+        yield  # a query has a session of its own
+        return
+    path = Path(tempfile.gettempdir()) / f"kbroker-{spark.session_id}.lock"  # type: ignore[attr-defined]
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
     """See `LakeTable`."""
@@ -168,13 +186,13 @@ class DeltaTable:
         writer.save(self.folder.spark_uri)
 
     def change(self, spark: SparkSession, statement: str, note: Note) -> None:
-        """See `LakeTable`."""
+        """See `LakeTable`. The SQL of Delta Lake takes the note from the session alone."""
         settings = {
             f"{_DELTA_CONF}.commitInfo.userMetadata": delta_metadata(note.text),
             f"{_DELTA_CONF}.write.txnAppId": TRANSACTIONS,
             f"{_DELTA_CONF}.write.txnVersion": str(note.number),
         }
-        with configured(spark, settings):
+        with _one_at_a_time(spark), configured(spark, settings):
             spark.sql(statement)
 
 

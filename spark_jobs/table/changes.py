@@ -1,7 +1,7 @@
 """The records of a batch as changes of rows, the newest of each key.
 
 A record is newer than another one of its key by its offset. Where the key is in two partitions, as
-after partitions were added, their times decide.
+after partitions were added, the times of the newest in each decide.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ again.
 """
 
 DELETED: Final = "kafka_deleted"
+IS_KEPT: Final = "kafka_is_kept"
+"""Whether a change is a deletion of an earlier batch, see `deletions`."""
+
+OFFSETS: Final = "kafka_offsets"
+"""By partition, the offset of a key's newest change there."""
+
 _BAD: Final = "_bad"
 _CORRUPT: Final = "kafka_corrupt"
 _VALUE: Final = "_value"
@@ -127,6 +133,24 @@ def changes_of(frame: DataFrame, values: Values, generation: int) -> DataFrame:
         *(expression.alias(name) for name, expression in named.items()),
         is_deleted.alias(DELETED),
         is_bad.alias(_BAD),
+        F.lit(False).alias(IS_KEPT),
+    )
+
+
+def with_deletions(changes: DataFrame, deletions: DataFrame) -> DataFrame:
+    """Changes, and the earlier deletions of their keys. deletions: KEY and PLACE."""
+    from pyspark.sql import functions as F
+
+    value = F.lit(None).cast(changes.schema[_VALUE].dataType)
+    found = deletions.join(changes.select(KEY.name), KEY.name, "left_semi")
+    return changes.unionByName(
+        found.select(
+            "*",
+            value.alias(_VALUE),
+            F.lit(True).alias(DELETED),
+            F.lit(False).alias(_BAD),
+            F.lit(True).alias(IS_KEPT),
+        )
     )
 
 
@@ -155,29 +179,36 @@ def check_changes(changes: DataFrame, topic: str) -> int:
 
 
 def newest_of_each_key(changes: DataFrame, columns: tuple[Column, ...]) -> DataFrame:
-    """The newest change of each key: KEY, columns, PLACE, DELETED."""
+    """The newest change of each key: KEY, columns, PLACE, DELETED, IS_KEPT, OFFSETS."""
     from pyspark.sql import functions as F
 
     place = [column.name for column in PLACE]
-    whole = F.struct(_VALUE, *place, DELETED)
+    whole = F.struct(_VALUE, *place, DELETED, IS_KEPT)
     in_partition = changes.groupBy(KEY.name, "kafka_partition").agg(
         F.max_by(whole, F.col("kafka_offset")).alias("newest")
     )
     order = F.struct("newest.kafka_timestamp", "newest.kafka_partition")
-    newest = in_partition.groupBy(KEY.name).agg(F.max_by("newest", order).alias("newest"))
+    offsets = F.struct("newest.kafka_partition", "newest.kafka_offset")
+    newest = in_partition.groupBy(KEY.name).agg(
+        F.max_by("newest", order).alias("newest"),
+        F.map_from_entries(F.collect_list(offsets)).alias(OFFSETS),
+    )
     fields = [F.col("newest")[_VALUE][column.name].alias(column.name) for column in columns]
     return newest.select(
         KEY.name,
         *fields,
         *(F.col("newest")[name].alias(name) for name in place),
-        F.col("newest")[DELETED].alias(DELETED),
+        *(F.col("newest")[name].alias(name) for name in (DELETED, IS_KEPT)),
+        OFFSETS,
     )
 
 
 NEWER: Final = (
     "(s.kafka_generation > t.kafka_generation OR (s.kafka_generation = t.kafka_generation AND ("
-    "(s.kafka_partition = t.kafka_partition AND s.kafka_offset > t.kafka_offset) OR "
+    f"try_element_at(s.{OFFSETS}, t.kafka_partition) > t.kafka_offset OR "
     "(s.kafka_partition <> t.kafka_partition AND (s.kafka_timestamp > t.kafka_timestamp OR "
     "(s.kafka_timestamp = t.kafka_timestamp AND s.kafka_partition > t.kafka_partition))))))"
 )
-"""Whether the source's change is newer than the target's row, in SQL."""
+"""Whether the source's change is newer than the target's row, in SQL. It is too where the row's
+record has a successor in its own partition, whatever the times say.
+"""

@@ -1,11 +1,13 @@
 """The table of `table`: a batch is one MERGE.
 
 With Delta Lake the MERGE and its note are one commit. Iceberg's SQL has no place for a note, and
-needs none: a MERGE that is run again changes nothing, since offsets decide.
+needs none: a MERGE that is run again changes nothing, since offsets decide. What later batches must
+know of deletions is kept beside the table, see `deletions`.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -28,12 +30,11 @@ from .changes import (
     check_changes,
     newest_of_each_key,
 )
+from .deletions import Deletions
 from .options import JOB, TableOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-VIEW = "kbroker_changes"
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,31 @@ class TableStore(LakeStore):
     def write(self, frame: DataFrame, previous: Commit, batch: Batch) -> Commit:
         """See `Store`. Raises JobError for records that are no row's."""
         spark = frame.sparkSession
+        # Under Spark Connect the session is the user's, with whatever else runs in it.
+        view = f"kbroker_changes_{uuid.uuid4().hex}"
         columns = self.values.columns(spark)
         generation = previous.generations.get(self.topic, 1)
+        deletions = Deletions(self.folder, generation)
+        ends = batch.ends.get(self.topic, {})
+        latest = None if batch.latest is None else batch.latest.get(self.topic, {})
         changes = changes_of(frame, self.values, generation).persist()
-        newest = newest_of_each_key(changes, columns).persist()
+        known = deletions.added_to(changes, previous.number + 1)
+        newest = newest_of_each_key(known, columns).persist()
         try:
             records = check_changes(changes, self.topic)
-            newest.createOrReplaceTempView(VIEW)
+            newest.createOrReplaceTempView(view)
 
             def merge(note: Note) -> None:
+                deletions.keep(newest, note.number, ends, latest)
                 names = [column.name for column in (KEY, *columns, *PLACE)]
-                self.table.change(spark, merge_statement(self.table.name(spark), names), note)
+                statement = merge_statement(self.table.name(spark), view, names)
+                self.table.change(spark, statement, note)
 
-            return self.commit(previous, batch, records, merge)
+            following = self.commit(previous, batch, records, merge)
+            deletions.drop(following.number, ends, latest)
+            return following
         finally:
-            spark.catalog.dropTempView(VIEW)
+            spark.catalog.dropTempView(view)
             newest.unpersist()
             changes.unpersist()
 
@@ -84,12 +95,12 @@ class TableStore(LakeStore):
         return ()
 
 
-def merge_statement(table: str, names: Sequence[str]) -> str:
-    """The MERGE of the view's changes into a table with these columns."""
+def merge_statement(table: str, view: str, names: Sequence[str]) -> str:
+    """The MERGE of a view's changes into a table with these columns."""
     shown = [quoted(name) for name in names]
     changed = ", ".join(f"t.{name} = s.{name}" for name in shown)
     return (
-        f"MERGE INTO {table} t USING {VIEW} s ON t.{KEY.name} = s.{KEY.name} "
+        f"MERGE INTO {table} t USING {view} s ON t.{KEY.name} = s.{KEY.name} "
         f"WHEN MATCHED AND {NEWER} AND s.{DELETED} THEN DELETE "
         f"WHEN MATCHED AND {NEWER} THEN UPDATE SET {changed} "
         f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN INSERT ({', '.join(shown)}) "

@@ -8,6 +8,7 @@ from spark_jobs.archive.layout import (
     LAST_HOUR,
     FileRange,
     Positions,
+    check_name,
     file_name,
     folder,
     is_string_mark,
@@ -85,6 +86,28 @@ def test_names_say_what_is_in_a_file(
     place = folder(layout, content.topic, content.partition, HOUR)
     assert parse_file(f"{place}/{name}".lstrip("/")) == content
     assert not name.startswith((".", "_"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "generation", "size"),
+    [
+        ("t" * 214, 1, None),
+        ("t" * 215, 1, 256),
+        ("t" * 214, 2, 258),
+        ("." + "t" * 211, 1, None),
+        ("_" + "t" * 212, 1, 256),
+    ],
+)
+def test_names_that_are_too_long(topic: str, generation: int, size: int | None) -> None:
+    content = FileRange(topic, 0, 0, 9, generation)
+    for layout in ((), ("date",)):
+        check_name(layout, content, None)
+        if size is None:
+            check_name(layout, content, 255)
+        else:
+            with pytest.raises(JobError, match=f"{size} bytes, of which .* takes 255"):
+                check_name(layout, content, 255)
+    check_name(("topic",), content, 255)
 
 
 @pytest.mark.parametrize(

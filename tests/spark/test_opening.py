@@ -7,14 +7,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from spark_jobs.archive import stores
 from spark_jobs.archive.batches import batches_of
 from spark_jobs.archive.commits import Commit, StagedFile, Staging, add_commit, clean_up
+from spark_jobs.archive.files import count_records
+from spark_jobs.archive.job import describe_check
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.stores import parquet_store, store_of
+from spark_jobs.decoding.options import DecodeOptions
+from spark_jobs.decoding.types import struct
 from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.identity import read_identity
 from spark_jobs.running import StopRequested
@@ -218,6 +223,44 @@ def test_an_empty_topic_that_was_created_again(
     assert check_start(options, store_of(options))[0].action == "begin"
     spark.run(options)
     assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
+def test_dead_letters_of_a_topic_that_looks_like_a_number(
+    cluster: Cluster, options: ArchiveOptions
+) -> None:
+    """Read by themselves they have the topic's name too."""
+    cluster.add("007", 6)
+    options = replace(options, subscribe="007", decoding=DecodeOptions("json", "given below"))
+    SimulatedSpark(cluster, schema=struct([("id", "long")])).run(options)
+    dead = pq.read_table(f"{options.output}/_dlq")
+    assert dead.column("topic").to_pylist() == ["007"] * 6
+
+
+@pytest.mark.parametrize("layout", [("date",), ()])
+def test_a_topic_whose_name_is_too_long_for_files(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, layout: tuple[str, ...]
+) -> None:
+    """Refused at the start, and before a commit: one that held would block the archive."""
+    name = "t" * 215
+    options = replace(options, subscribe=None, subscribe_pattern=".*", layout=layout)
+    cluster.add("u", 20)
+    spark.run(options)
+    cluster.add(name, 20)
+    with pytest.raises(JobError, match="--layout must have the level topic"):
+        describe_check(options)
+    with pytest.raises(JobError, match="--layout must have the level topic"):
+        spark.run(options)  # which does not check the names at the start
+    cluster.topics.pop(name)
+    cluster.add("u", 20)
+    shutil.rmtree(f"{options.output}.checkpoint")
+    spark.run(replace(options, resume_from="output"))
+    output = Folder(options.output_uri)
+    assert count_records(output, output.files()) == 40
+    cluster.add(name, 20)
+    other = replace(options, output=f"{options.output}-2", layout=("topic",))
+    assert describe_check(other).startswith(f"{other.output}: begins a new archive")
+    spark.run(other)
+    assert len(values_in(Path(other.output))) == 60
 
 
 def test_a_topic_that_was_created_again_and_is_longer(

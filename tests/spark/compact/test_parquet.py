@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,6 +22,7 @@ from spark_jobs.archive.opening import opened
 from spark_jobs.archive.options import ArchiveOptions
 from spark_jobs.archive.steps import LEASE, LEDGER, read_ledger, without_compaction
 from spark_jobs.archive.stores import parquet_store, store_of
+from spark_jobs.cli import main
 from spark_jobs.compact import parquet
 from spark_jobs.compact.job import compact, describe_check
 from spark_jobs.compact.options import CompactOptions
@@ -272,6 +274,86 @@ def test_retention(cluster: Cluster, spark: SimulatedSpark, options: ArchiveOpti
     assert commit is not None and store.count(commit) == 62
 
 
+def timed(path: Path, *times_ms: int) -> None:
+    """Give the records of a file these times."""
+    table = pq.ParquetFile(path).read()
+    place = table.schema.get_field_index("timestamp")
+    field = table.schema.field(place)
+    table = table.set_column(place, field, pa.array(times_ms, field.type))
+    pq.write_table(table, path, write_statistics=["timestamp"])
+
+
+@pytest.mark.parametrize("layout", [("topic",), ("topic", "partition"), ()])
+def test_retention_where_a_record_has_a_time_that_is_no_date(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, layout: tuple[str, ...]
+) -> None:
+    """A producer gave microseconds. Its file stays, as one with a time to come; others go."""
+    out, options = Path(options.output), replace(options, layout=layout)
+    cluster.add("t", 60)
+    spark.run(options)
+    first, second, *_ = files_in(out)
+    timed(first, 1, 2, 3, 4, 1_700_000_000_000_000)
+    timed(second, 1, 2, 3, 4, 5)
+    keep = compacting(options, retention_ms=LATER_MS - 1000, min_files=99)
+    report = compact(None, keep, LATER_MS)
+    assert report.deleted_records == 5
+    assert first.exists() and not second.exists()
+    keep = replace(keep, retention_ms=10**15)  # of a year before Christ
+    assert compact(None, keep, LATER_MS).deleted_records == 0
+
+
+@pytest.mark.parametrize("size", [0, 900])
+def test_a_damaged_file_is_named(
+    cluster: Cluster, spark: SimulatedSpark, options: ArchiveOptions, size: int
+) -> None:
+    """As a loss of power leaves one: by retention, by merging, and by going back."""
+    cluster.add("t", 60)
+    spark.run(options)
+    damaged = files_in(Path(options.output))[1]
+    os.truncate(damaged, size)
+    for changed in ({}, {"retention_ms": 1000, "min_files": 99}):
+        with pytest.raises(JobError) as raised:
+            compact(None, compacting(options, **changed), LATER_MS)
+        said = str(raised.value)
+        assert said.startswith(f"{damaged} is damaged (Parquet ") and "\n" not in said
+        assert "--resume-from earliest" in said
+    with pytest.raises(JobError, match="is damaged"):
+        spark.run(replace(options, resume_from="earliest"))
+    damaged.unlink()
+    assert compact(None, compacting(options), LATER_MS).files > 0
+    spark.run(replace(options, resume_from="earliest"))
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
+def test_retention_on_an_object_store(
+    cluster: Cluster,
+    spark: SimulatedSpark,
+    options: ArchiveOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is merged there, which a note says; without --retention that is an error."""
+    cluster.add("t", 60)
+    spark.run(options)
+    system, root = Folder(options.output_uri).open()
+    uri = "s3a://bucket/archive"
+    monkeypatch.setattr(Folder, "open", lambda self: (system, self.uri.replace(uri, root)))
+    monkeypatch.setattr(time, "time_ns", lambda: LATER_MS * 1_000_000)
+    words = ["--output", uri, "--retention", f"{LATER_MS - 1000} ms"]
+    why = f"{uri}: only folders of this machine can be exchanged at once"
+    assert main(["check", "compact", *words]) == 0
+    assert capsys.readouterr().out.startswith(f"{uri}: no files are merged: {why}")
+    before = len(files_in(Path(options.output)))
+    assert main(["compact", *words]) == 0
+    shown = capsys.readouterr()
+    assert "; deleted 18 old records in 10 files" in shown.out
+    assert f": no files are merged: {why}" in shown.err
+    assert len(files_in(Path(options.output))) < before
+    for job in (["compact"], ["check", "compact"]):
+        assert main([*job, *words[:2]]) == 1
+        assert why in capsys.readouterr().err
+
+
 def decoded_in(out: Path) -> dict[int, object]:
     """The data of each offset, where every reader looks. Raises AssertionError for one twice."""
     found: dict[int, object] = {}
@@ -395,6 +477,12 @@ def test_mistakes_are_one_line(
         with pytest.raises(JobError, match="cannot exchange two folders at once"):
             compact(None, compacting(archived), LATER_MS)
         assert files_in(Path(archived.output)) == before
+        keep = compacting(archived, retention_ms=LATER_MS - DAY_US // 1000)
+        report = compact(None, keep, LATER_MS)
+        (note,) = report.notes
+        assert note.startswith("no files are merged: ") and "(Invalid argument)" in note
+        assert report.deleted_files and report.files == 0
+        assert len(files_in(Path(archived.output))) == len(before) - report.deleted_files
     (Path(archived.output) / LEDGER).write_text("{}")
     with pytest.raises(JobError, match=r"compaction\.json is damaged"):
         compact(None, compacting(archived), LATER_MS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,3 +181,46 @@ def test_a_compaction_that_many_commits_overtook_is_one_line(
     said = r"compact stopped: .*/t got more commits .*previous-versions-max\): compact more often"
     with pytest.raises(JobError, match=said):
         compact_tables.compact_table(session, options, ICEBERG, 0)  # type: ignore[arg-type]
+
+
+class RemoteSession(Session):
+    """One of Spark Connect, in which a statement takes a while. seen: settings at its beginning and
+    at its end.
+    """
+
+    session_id = "tests"
+
+    def unset(self, name: str) -> None:
+        del self.settings[name]
+
+    def sql(self, statement: str) -> Session:
+        seen.append((statement, dict(self.settings)))
+        time.sleep(0.05)
+        seen.append((statement, dict(self.settings)))
+        return self
+
+
+RemoteSession.__module__ = "pyspark.sql.connect.session"
+seen: list[tuple[str, dict[str, str]]] = []
+
+
+def test_queries_of_one_session_leave_their_own_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under Spark Connect they have the settings of the user's session."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session, table = RemoteSession(), table_at(Folder(absolute(str(tmp_path))), DELTA)
+    numbers = range(1, 9)
+
+    def change(number: int) -> None:
+        table.change(session, str(number), Note(number, f"{number}"))  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        list(threads.map(change, numbers))
+    assert len(seen) == 2 * len(numbers) and not session.settings
+    for statement, settings in seen:
+        assert settings == {
+            "spark.databricks.delta.commitInfo.userMetadata": f'{{"kbroker.commit":{statement}}}',
+            "spark.databricks.delta.write.txnAppId": "kbroker",
+            "spark.databricks.delta.write.txnVersion": statement,
+        }

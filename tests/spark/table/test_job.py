@@ -133,6 +133,33 @@ def test_a_rule_that_was_wrong(
         table(spark, options)
 
 
+def test_a_tombstone_that_is_read_before_the_values_of_its_key(
+    lake_spark: SparkSession,
+    spark: SparkSession,
+    bootstrap: str,
+    new_topic: Callable[[int], str],
+    tmp_path: Path,
+) -> None:
+    """They are in the partition that the topic had before it got a second one."""
+    topic = new_topic(2)
+    fillers = [(b"f%d" % number, b"1", 0) for number in range(5)]
+    before = [*fillers, (b"k", b"k1", 0)]
+    records = [Sent(key, value, (), BASE_MS, partition) for key, value, partition in before]
+    records.append(Sent(b"k", None, (), BASE_MS + 1, 1))
+    records += [Sent(b"g%d" % number, b"1", (), BASE_MS + 2, 1) for number in range(5)]
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+    options = TableOptions(
+        topic,
+        str(tmp_path / "t"),
+        bootstrap_servers=bootstrap,
+        source_options={"maxOffsetsPerTrigger": "6"},
+    )
+    assert table(spark, options).totals.batches == 2
+    keys = [b"%c%d" % (letter, number) for letter in b"fg" for number in range(5)]
+    assert rows_of(spark, options) == [(key, b"1") for key in keys]
+    assert not any((tmp_path / "t" / "_archive" / "deletions").iterdir())
+
+
 SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
 Record = tuple[bytes, bytes | None, int, int, datetime]
 
@@ -155,11 +182,21 @@ def opened_store(spark: SparkSession, options: TableOptions) -> TableStore:
     return store
 
 
-def apply(spark: SparkSession, store: TableStore, batch_id: int, rows: list[Record]) -> None:
+def apply(
+    spark: SparkSession,
+    store: TableStore,
+    batch_id: int,
+    rows: list[Record],
+    ends: dict[int, int] | None = None,
+    latest: dict[int, int] | None = None,
+) -> None:
+    """latest: None where brokers cannot be asked, empty where they do not answer."""
     previous = store.newest()
     assert previous is not None
     frame: DataFrame = spark.createDataFrame(rows, SCHEMA)
-    store.write(frame, previous, Batch(batch_id, {"t": {0: 9}}, {}, lambda: None))
+    known = None if latest is None else {"t": latest} if latest else {}
+    batch = Batch(batch_id, {"t": ends or {0: 9}}, {}, lambda: None, latest=known)
+    store.write(frame, previous, batch)
 
 
 def test_batches_out_of_order_change_nothing(
@@ -191,6 +228,52 @@ def test_batches_out_of_order_change_nothing(
         with pytest.raises(JobError, match="t-0 at offset 11 has a value that does not fit"):
             apply(spark, store, 4, [record(b"1", wrong, 11)])
     assert rows_of(spark, options, "id", "name") == now[:2]
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_a_key_whose_partition_changed(
+    lake_spark: SparkSession, spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    """The topic got a second partition, and the table reads that one's beginning early."""
+    options = TableOptions("t", str(tmp_path / "t"), format_)
+    store = opened_store(spark, options)
+    kept = tmp_path / "t" / "_archive" / "deletions"
+    latest = {0: 12, 1: 5}
+    first = [
+        record(b"k", None, 2, 1, at=200),
+        record(b"old", b"o1", 10, at=100),
+        record(b"n", b"n1", 1, 1, at=150),
+        record(b"x", b"x1", 3),
+        record(b"x", None, 4),
+    ]
+    # The brokers do not answer, and the run is killed before the MERGE.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store.table), "change", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            apply(spark, store, 0, [record(b"other", None, 1)], {0: 5, 1: 4}, {})
+    apply(spark, store, 0, first, {0: 11, 1: 4}, {})
+    now = [(b"n", b"n1"), (b"old", b"o1")]
+    assert rows_of(spark, options) == now
+    (note,) = kept.glob("*.json")
+    assert json.loads(note.read_text()) == {"generation": 1, "until": {}}
+
+    second = [record(b"k", b"older", 8, at=100), record(b"n", None, 9, at=140)]
+    apply(spark, store, 1, [*second, record(b"other", b"1", 6)], {0: 11, 1: 4}, latest)
+    now = [(b"n", b"n1"), (b"old", b"o1"), (b"other", b"1")]
+    assert rows_of(spark, options) == now
+    assert json.loads(note.read_text())["until"] == {"0": 12, "1": 5}
+    # The newest of partition 0 is older than the row it replaces, and than that of partition 1.
+    third = [record(b"old", b"o2", 11, at=50), record(b"old", b"o3", 4, 1, at=70)]
+    apply(spark, store, 2, [*third, record(b"k", b"older", 8, at=100)], {0: 12, 1: 5}, latest)
+    now = [(b"n", b"n1"), (b"old", b"o3"), (b"other", b"1")]
+    assert rows_of(spark, options) == now
+    assert not list(kept.iterdir())
+
+    # All is read, or the brokers cannot be asked: nothing is kept.
+    apply(spark, store, 3, [record(b"n", None, 5, 1, at=900)], {0: 12, 1: 6}, {0: 12, 1: 6})
+    apply(spark, store, 4, [record(b"old", None, 6, 1, at=900)], {0: 12, 1: 7})
+    assert rows_of(spark, options) == now[2:]
+    assert not list(kept.iterdir())
 
 
 def test_the_newest_of_a_batch(spark: SparkSession) -> None:
