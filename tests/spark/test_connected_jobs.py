@@ -222,6 +222,21 @@ def test_aggregate(start: Start, bootstrap: str, topic: str, tmp_path: Path) -> 
     assert (told["rows"], told["written"]) == (300, PARTITIONS)
 
 
+def test_aggregate_refuses_groups_that_are_not_utf_8(
+    start: Start, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    records = [Sent(bytes([number]), b"", (), 0, 0) for number in (128, 129)]
+    ConfluentAdapter(bootstrap).produce(topic, records, codec="none", idempotent=True)
+    arguments = ["aggregate", "--bootstrap-servers", bootstrap, "--topic", topic]
+    arguments += ["--to", f"{topic}-totals", "--checkpoint", str(tmp_path / "cp")]
+    job = start(*arguments)
+    printed, said = job.communicate(timeout=300)
+    assert (job.returncode, printed) == (1, "")
+    assert f"group key of {topic}-0 at offset 100 is not UTF-8" in said
+    assert said.count("\n") == 1
+    assert result(start(*arguments, "--groupBy", "id=hex(key)"))["rows"] == 302
+
+
 def test_the_format(
     server: ConnectServer,
     bootstrap: str,
