@@ -9,7 +9,12 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
 
 from kbroker.broker.controller_channel import BrokerChannel
-from kbroker.controller.configs.configs import Alteration, Alterations, AlteredResource, Outcome
+from kbroker.controller.configs.configs import (
+    Alteration,
+    AlterationOutcome,
+    Alterations,
+    AlteredResource,
+)
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -72,7 +77,7 @@ class AlterationParts:
         self._max_bytes = max_bytes
         self._part: dict[int, AlteredResource] = {}
         self._weight = self._size_bytes = 0
-        self._asked: list[tuple[Sequence[int], Deferred[list[Outcome]]]] = []
+        self._asked: list[tuple[Sequence[int], Deferred[list[AlterationOutcome]]]] = []
 
     def add(self, place: int, resource: AlteredResource) -> Steps:
         """The next resource, with its place in the request. Raises KafkaError for one that is too
@@ -107,13 +112,13 @@ class AlterationParts:
 
     def outcomes(
         self,
-    ) -> Generator[Deferred[Any] | None, None, list[Iterable[tuple[int, Outcome]]]]:
+    ) -> Generator[Deferred[Any] | None, None, list[Iterable[tuple[int, AlterationOutcome]]]]:
         """The outcomes of all resources, with their places. Raises KafkaError if the controller did
         not answer.
         """
         if self._part:
             yield from self._submit()
-        found: list[Iterable[tuple[int, Outcome]]] = []
+        found: list[Iterable[tuple[int, AlterationOutcome]]] = []
         for places, answer in self._asked:
             if not answer.done:
                 yield answer

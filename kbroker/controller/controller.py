@@ -422,7 +422,7 @@ class Controller:
 
     def alter_configs(
         self, request: config_changes.Alterations
-    ) -> DecisionSteps[list[config_changes.Outcome]]:
+    ) -> DecisionSteps[list[config_changes.AlterationOutcome]]:
         """AlterConfigs and IncrementalAlterConfigs. Raises KafkaError for too many records."""
         context = config_changes.ConfigContext(
             self.image, self._config, self._policies.alter_config

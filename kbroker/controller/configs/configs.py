@@ -77,7 +77,7 @@ class AlteredResource(NamedTuple):
     alterations: Sequence[Alteration]
 
 
-class Outcome(NamedTuple):
+class AlterationOutcome(NamedTuple):
     """The outcome for one resource. message: None on success."""
 
     error: ErrorCode
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
 MAX_ALTERATIONS: Final = 1000
 """Of one resource; far more than there are keys."""
 
-ALTERED: Final = Outcome(ErrorCode.NONE, None)
+ALTERED: Final = AlterationOutcome(ErrorCode.NONE, None)
 
 
 class Alterations(msgspec.Struct, frozen=True):
@@ -109,11 +109,13 @@ class ConfigContext(NamedTuple):
     policy: AlterConfigPolicy | None = None
 
 
-def alter_configs(context: ConfigContext, request: Alterations) -> DecisionSteps[list[Outcome]]:
+def alter_configs(
+    context: ConfigContext, request: Alterations
+) -> DecisionSteps[list[AlterationOutcome]]:
     """An outcome per resource, in their order."""
     counts = Counter((resource.resource_type, resource.name) for resource in request.resources)
     records: list[Message] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[AlterationOutcome] = []
     for number, resource in enumerate(request.resources):
         if number:
             yield
@@ -123,7 +125,7 @@ def alter_configs(context: ConfigContext, request: Alterations) -> DecisionSteps
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
             records += _decide_one(context, request, resource)
         except KafkaError as error:
-            outcomes.append(Outcome(error.code, error.message))
+            outcomes.append(AlterationOutcome(error.code, error.message))
         else:
             outcomes.append(ALTERED)
     if context.image.elr_enabled:  # what ELR knew under the old minimum is void

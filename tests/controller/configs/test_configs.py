@@ -9,10 +9,10 @@ import pytest
 from kbroker.controller.configs.configs import (
     ALTERED,
     Alteration,
+    AlterationOutcome,
     Alterations,
     AlteredResource,
     Operation,
-    Outcome,
     _altered_list,
 )
 from kbroker.controller.policies import AlteredConfigs, Policies, PolicyViolation
@@ -35,7 +35,7 @@ def cluster() -> Cluster:
 
 def alter(
     cluster: Cluster, *resources: AlteredResource, validate_only: bool = False
-) -> list[Outcome]:
+) -> list[AlterationOutcome]:
     request = Alterations(resources, incremental=True, validate_only=validate_only)
     return cluster.run(cluster.controller.alter_configs(request))
 
@@ -96,10 +96,10 @@ def test_operations_that_do_not_exist(cluster: Cluster) -> None:
 @pytest.mark.parametrize("kind", [0, int(ResourceType.BROKER_LOGGER), 99])
 def test_other_resources_are_not_stored(cluster: Cluster, kind: int) -> None:
     (outcome,) = alter(cluster, setting(kind, "1", "kbroker", "INFO"))
-    assert outcome == Outcome(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+    assert outcome == AlterationOutcome(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def direct(cluster: Cluster, *resources: AlteredResource) -> list[Outcome]:
+def direct(cluster: Cluster, *resources: AlteredResource) -> list[AlterationOutcome]:
     """Asked of the controller itself, so that no broker has checked anything."""
     request = Alterations(resources, incremental=True, from_broker=False)
     return cluster.run(cluster.controller.alter_configs(request))
@@ -157,10 +157,10 @@ def test_a_resource_of_an_unknown_type_is_refused_as_by_kafka(cluster: Cluster) 
     """By a broker as an invalid request, by a controller as something it does not support."""
     resource = setting(77, "x", "a", "b")
     assert alter(cluster, resource) == [
-        Outcome(ErrorCode.INVALID_REQUEST, "Unknown resource type 77")
+        AlterationOutcome(ErrorCode.INVALID_REQUEST, "Unknown resource type 77")
     ]
     assert direct(cluster, resource) == [
-        Outcome(ErrorCode.UNSUPPORTED_VERSION, "Unknown resource type 77.")
+        AlterationOutcome(ErrorCode.UNSUPPORTED_VERSION, "Unknown resource type 77.")
     ]
 
 
@@ -208,7 +208,7 @@ def test_the_policy_of_the_operator_is_asked_last(cluster: Cluster) -> None:
         setting(TOPIC, "t", "retention.ms", "5"),
         setting(TOPIC, "nosuch", "retention.ms", "5"),
     )
-    assert refused == Outcome(ErrorCode.POLICY_VIOLATION, "retention is too short")
+    assert refused == AlterationOutcome(ErrorCode.POLICY_VIOLATION, "retention is too short")
     assert invalid.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert cluster.image.topic_configs("t") == {"segment.bytes": "2000000"}
     assert [each.configs for each in policy.asked] == [

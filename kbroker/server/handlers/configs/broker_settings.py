@@ -9,10 +9,10 @@ from typing import Final
 
 from kbroker.controller.configs.configs import (
     ALTERED,
+    AlterationOutcome,
     Alterations,
     AlteredResource,
     Operation,
-    Outcome,
     changes_of,
     check_form,
 )
@@ -30,7 +30,7 @@ _OF_LISTS: Final = frozenset[int]({Operation.APPEND, Operation.SUBTRACT})
 
 def outcome_here(
     services: NodeServices, request: Alterations, resource: AlteredResource
-) -> Outcome | None:
+) -> AlterationOutcome | None:
     """The outcome for a resource that need not be asked of the controller; None for any other."""
     try:
         if resource.resource_type == ResourceType.BROKER_LOGGER and request.incremental:
@@ -46,7 +46,7 @@ def outcome_here(
             check_form(resource)
             _check_broker(services, request, resource)
     except KafkaError as error:
-        return Outcome(error.code, error.message)
+        return AlterationOutcome(error.code, error.message)
     return None
 
 

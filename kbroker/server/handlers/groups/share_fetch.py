@@ -33,7 +33,7 @@ from kbroker.server.services import Services
 from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once
 from kbroker.share.acknowledgement import Acknowledgement
 from kbroker.share.delivery import PartitionData, ReadLimits
-from kbroker.share.partitions import Outcome as Acknowledged
+from kbroker.share.partitions import AcknowledgeOutcome
 from kbroker.share.reader import Answer, Outcomes, ShareReader
 from kbroker.share.session import (
     FINAL_EPOCH,
@@ -211,7 +211,7 @@ def _acknowledged(
     services: Services,
     context: RequestContext,
     session: ShareSession,
-    outcomes: Mapping[TopicIdPartition, Acknowledged],
+    outcomes: Mapping[TopicIdPartition, AcknowledgeOutcome],
 ) -> Generator[None, None, ShareAcknowledgeResponse]:
     """In steps."""
     response = ShareAcknowledgeResponse()
