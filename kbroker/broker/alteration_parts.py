@@ -18,6 +18,7 @@ from kbroker.controller.configs.configs import (
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.time_slices import Steps
 
 ALTERATIONS_PER_PART: Final = 64
 """Settings that the controller of this node decides on in one step, with a weight of one for their
@@ -27,9 +28,6 @@ resource.
 FORWARDED_ALTERATIONS: Final = 512
 FORWARDED_BYTES: Final = 128 * 1024
 """What is passed on to another node at a time."""
-
-# Any: steps of a sliced handler wait for answers of any class
-Steps = Generator[Deferred[Any] | None, None, None]
 
 
 class AlterationParts:
@@ -79,7 +77,7 @@ class AlterationParts:
         self._weight = self._size_bytes = 0
         self._asked: list[tuple[Sequence[int], Deferred[list[AlterationOutcome]]]] = []
 
-    def add(self, place: int, resource: AlteredResource) -> Steps:
+    def add(self, place: int, resource: AlteredResource) -> Steps[None]:
         """The next resource, with its place in the request. Raises KafkaError for one that is too
         large to be passed on.
         """
@@ -98,7 +96,7 @@ class AlterationParts:
         self._weight += weight
         self._size_bytes += size_bytes
 
-    def _submit(self) -> Steps:
+    def _submit(self) -> Steps[None]:
         request = Alterations(
             list(self._part.values()),
             incremental=self._incremental,

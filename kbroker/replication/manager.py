@@ -44,7 +44,7 @@ from kbroker.replication.reads.low_watermark import LowWatermark, await_low_wate
 from kbroker.replication.reads.offsets import ListedOffset
 from kbroker.replication.reads.replica_selector import ClosestReplica, RackAwareSelector
 from kbroker.replication.throttle import ReplicationThrottles
-from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.replication.time_slices import FairSlices, Steps, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.network import SEARCH_LIMIT
 
@@ -256,7 +256,7 @@ class ReplicaManager:
         read_committed: bool = False,
         current_leader_epoch: int = -1,
         replica_id: int = -1,
-    ) -> offsets.Steps:
+    ) -> Steps[ListedOffset]:
         """One partition of ListOffsets; timestamp in ms, or a special value of `offsets`. Where
         that is a time it may take a while; see `offsets.list_offset`.
         """

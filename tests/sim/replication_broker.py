@@ -40,8 +40,8 @@ from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.leaders.isr_changes import IsrChanges, IsrChangeSender
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
-from kbroker.replication.reads.offsets import ListedOffset, Steps
-from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.replication.time_slices import FairSlices, Steps, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfigs
 from tests.own_threads import own_threads
@@ -403,7 +403,7 @@ def _with_bytes(response: FetchResponse) -> object:
     return response
 
 
-def _result_of(steps: Steps) -> ListedOffset:
+def _result_of(steps: Steps[ListedOffset]) -> ListedOffset:
     """The end of steps that wait for nothing."""
     try:
         while True:

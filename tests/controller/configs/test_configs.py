@@ -16,7 +16,7 @@ from kbroker.controller.configs.configs import (
     _altered_list,
 )
 from kbroker.controller.policies import AlteredConfigs, Policies, PolicyViolation
-from kbroker.controller.result import at_once
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.tables.keys import ResourceType

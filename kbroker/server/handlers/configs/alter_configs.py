@@ -39,7 +39,7 @@ from kbroker.protocol.messages.admin.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.forwarding import ENVELOPE_BYTES
 from kbroker.server.handlers.configs.broker_settings import outcome_here
@@ -47,7 +47,7 @@ from kbroker.server.policies.administration import ALTER_CONFIGS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced
 from kbroker.settings.tables.keys import ResourceType
 from kbroker.settings.views.network import NetworkConfig
 

@@ -23,13 +23,13 @@ from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest, DeleteR
 from kbroker.replication.manager import HIGH_WATERMARK
 from kbroker.replication.purgatory import PendingResponse
 from kbroker.replication.reads.low_watermark import NO_LOW_WATERMARK, LowWatermark
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import DELETE_RECORDS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, sliced
 
 DELETIONS_PER_STEP: Final = 8
 
