@@ -34,7 +34,7 @@ from kbroker.replication.leaders.replica_log import ReadResult
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
 from kbroker.replication.partition import Partition
-from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.replication.purgatory import DelayedResponse, Purgatory
 from kbroker.replication.reads import offsets
 from kbroker.replication.reads.batch_search import BatchSearcher
 from kbroker.replication.reads.fetch import FetchReader
@@ -188,7 +188,7 @@ class ReplicaManager:
 
     def fetch(
         self, request: FetchRequest, *, api_version: int, now_ms: int, listener_name: str = ""
-    ) -> FetchResponse | PendingResponse[FetchResponse]:
+    ) -> FetchResponse | DelayedResponse[FetchResponse]:
         """Answer a Fetch request: sessions, limits, waiting. The caller adds `current_leader` and
         the endpoints. listener_name: by which the client came.
         """
@@ -426,7 +426,7 @@ class ReplicaManager:
 
     def await_low_watermark(
         self, topic_partition: TopicPartition, required_offset: int, timeout_ms: int
-    ) -> LowWatermark | PendingResponse[LowWatermark]:
+    ) -> LowWatermark | DelayedResponse[LowWatermark]:
         """See `low_watermark.await_low_watermark`. Raises KafkaError."""
         partition, _ = self.hosting.led(topic_partition)
         return await_low_watermark(partition, required_offset, timeout_ms, self.purgatory)

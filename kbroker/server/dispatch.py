@@ -44,7 +44,7 @@ from kbroker.server.api_handler import (
 from kbroker.server.api_policy import (
     ApiPolicy,
     Authorizer,
-    BrokerState,
+    BrokerView,
     Check,
     ListenerType,
     Quota,
@@ -480,7 +480,7 @@ class Dispatcher(Generic[S]):
 
 
 def checks_of(
-    policy: ApiPolicy, broker: BrokerState, authorizer: Authorizer | None
+    policy: ApiPolicy, broker: BrokerView, authorizer: Authorizer | None
 ) -> tuple[Check, ...]:
     """The steps between decoding a request and its handler that an API needs, in their order."""
     steps = (group_protocol_check(policy, broker), authorisation_check(policy, authorizer))

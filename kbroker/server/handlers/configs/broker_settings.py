@@ -12,11 +12,11 @@ from kbroker.controller.configs.configs import (
     AlterationOutcome,
     Alterations,
     AlteredResource,
-    Operation,
     changes_of,
     check_form,
 )
 from kbroker.log_lines import shown
+from kbroker.model import ConfigOperation
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.handlers.configs.broker_loggers import alter_levels
 from kbroker.server.services import NodeServices
@@ -24,8 +24,8 @@ from kbroker.settings.dynamic import broker_key, check_altered, stored_configs
 from kbroker.settings.listener_keys import listener_of
 from kbroker.settings.tables.keys import ConfigError, ConfigType, ResourceType
 
-_OPERATIONS: Final = frozenset[int](Operation)
-_OF_LISTS: Final = frozenset[int]({Operation.APPEND, Operation.SUBTRACT})
+_OPERATIONS: Final = frozenset[int](ConfigOperation)
+_OF_LISTS: Final = frozenset[int]({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
 
 
 def outcome_here(
@@ -94,7 +94,7 @@ def _check_operations(resource: AlteredResource) -> None:
         if key is None or listener_of(name) is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {shown(name)}")
         if key.type is not ConfigType.LIST:
-            verb = Operation(operation).name.lower()
+            verb = ConfigOperation(operation).name.lower()
             message = f"Config value {verb} is not allowed for config key: {shown(name)}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
