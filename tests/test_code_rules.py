@@ -1,5 +1,6 @@
 """Rules for the sources of kbroker, checked on their syntax trees: short modules, one place for a
-layout, no module-level state, one module that touches the disk, and plain words.
+layout, no module-level state, one module that touches the disk, one meaning for a name, and plain
+words.
 """
 
 from __future__ import annotations
