@@ -22,7 +22,7 @@ from kbroker.log.manager import LogManager
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.publisher import HostPartition
 from kbroker.model import TopicPartition
-from kbroker.node.broker.replication import BrokerConnection
+from kbroker.node.broker.replication import RemoteLeaderEndPoint
 from kbroker.node.resources import NodeResources
 from kbroker.ports import TimerHandle
 from kbroker.protocol.apis import ApiKey, valid_versions
@@ -31,9 +31,9 @@ from kbroker.protocol.codecs.codec import Part
 from kbroker.protocol.framing import encode_response_frame
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.replication.followers.fetchers import ReplicaFetcher
-from kbroker.replication.followers.follower import Follower
+from kbroker.replication.followers.follower import FollowedPartitions
 from kbroker.replication.followers.follower_log import FollowerLogs
-from kbroker.replication.followers.follower_session import FetchLimits
+from kbroker.replication.followers.follower_session import ReplicaFetchLimits
 from kbroker.replication.leaders.isr import IsrPorts, NoProposals
 from kbroker.replication.manager import ReplicaManager
 from kbroker.server.dispatch import Dispatcher
@@ -232,8 +232,8 @@ class FollowerCycle:
         node, turns = self._follower, self._turns
         channel = Channel(self._wire, turns, Random(1), client_id=f"broker-{FOLLOWER}-fetcher")
         address = BrokerAddress(LEADER, "leader", 9092)
-        follower = Follower(
-            FOLLOWER, FetchLimits(), backoff_ms=1000, broker_epoch=lambda: BROKER_EPOCH
+        follower = FollowedPartitions(
+            FOLLOWER, ReplicaFetchLimits(), backoff_ms=1000, broker_epoch=lambda: BROKER_EPOCH
         )
         logs = FollowerLogs(
             node.logs,
@@ -244,7 +244,7 @@ class FollowerCycle:
         )
         return ReplicaFetcher(
             follower,
-            BrokerConnection(channel, lambda: address, "replica fetcher 0", 30_000),
+            RemoteLeaderEndPoint(channel, lambda: address, "replica fetcher 0", 30_000),
             logs,
             turns,
             slices=node.replicas.fair_slices,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from enum import IntEnum
 from random import Random
 from typing import Final, NamedTuple
 
@@ -44,6 +45,15 @@ class TopicPartition(NamedTuple):
 
 TopicIdPartition = tuple[Uuid, int]
 """A topic id and a partition index."""
+
+
+class ConfigOperation(IntEnum):
+    """What is done to one setting: the codes of IncrementalAlterConfigs (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
 
 
 class ClientIdentity(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar, overload
@@ -350,6 +350,16 @@ def gather_by_key(deferreds: Mapping[K, Deferred[T]]) -> Deferred[Mapping[K, T]]
     """As `gather`: the value of each of deferreds, by its key."""
     keys = list(deferreds)
     return gather(deferreds.values()).then(lambda values: dict(zip(keys, values, strict=True)))
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """Take all steps now. Returns what the generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 class TimerHandle(Protocol):

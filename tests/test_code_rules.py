@@ -1,5 +1,6 @@
 """Rules for the sources of kbroker, checked on their syntax trees: short modules, one place for a
-layout, no module-level state, one module that touches the disk, and plain words.
+layout, no module-level state, one module that touches the disk, one meaning for a name, and plain
+words.
 """
 
 from __future__ import annotations
@@ -395,3 +396,113 @@ def test_vague_words_are_found_in_comments_and_docstrings_only() -> None:
         (3, True),
         (2, True),
     ]
+
+
+SHARED_NAMES = {
+    # A port, and what stands behind it
+    "CoordinatorLog": "a port, and the partition log that implements it",
+    "MetadataLog": "a port, and the log of a node that implements it",
+    # Both words are Kafka's, in two rooms that do not meet
+    "Assignment": "of partitions to a member of a group; of a replica to a log directory",
+    "Candidate": "a state of the quorum; a segment that may have a timestamp",
+    "Effect": "the union of a core's effects: each of the cores has its own",
+    "Field": "of a message; of protobuf, in OTLP",
+    "Header": "of a request or response; of a record",
+    "Message": "of the protocol; of a record batch before magic 2",
+    "Policies": "per API; the topic and configuration policies of the controller",
+    "Position": "where a follower fetches from; where a consumer starts",
+    "Producer": "the client's; the id and epoch of a transactional one",
+    "ScramMechanism": "the broker's, which has no secrets; the client's",
+    "SharePartition": "the core; a line of the command that lists them",
+    "Synonym": "of a setting; the part of the response that says so",
+    "Transaction": "the coordinator's; the client's; in a history of operations",
+    # The model that checks the broker, named as what it models
+    "History": "of the voters; of what clients did",
+    "Listener": "of a broker; of the simulated network",
+    "Member": "of a classic group; a simulated consumer",
+    "Replicas": "of a partition; of one that a fault is aimed at",
+    "ReplicaLog": "a port; a replica's log in a history",
+    "StoredRecord": "as the scan of a batch finds it; in a history",
+    "Workload": "of a streams group's processes; of a simulated cluster",
+    # Words of one command line or one module beside one of the broker
+    "Change": "of runs in a share partition; of a setting, by a command",
+    "Check": "a step of dispatch; a line of `kbroker health`",
+    "Destination": "of an effect of the quorum; of `kbroker resend`",
+    "Finding": "about a log; about a configuration file",
+    "Kind": "of a resource on the command line; of a simulated fault",
+    "Planned": "what a command is about to do: to records, to offsets",
+    "Progress": "of the loading of logs; of a check of a log; as a command shows it",
+    "Reader": "of a client's property; a simulated consumer's",
+    "Run": "of offsets with one state; a periodic task's function",
+    "Shell": "of the quorum's core; of the user, for completion",
+    "Target": "of a snapshot; of a reset of offsets",
+    # Local aliases that shorten signatures
+    "Altered": "a handler's alias of its response's class",
+    "Buffer": "in codecs and batches, which do not import each other",
+    "Described": "a handler's alias of its response's class",
+    "Entry": "a handler's alias of its response's class; of the history of voters",
+    "Opened": "what loads one log; what a share partition is, once it is open",
+    "Part": "of a frame; of the share state's request",
+    "Result": "a decision of a coordinator; aliases of a response's class",
+    "Value": "of a setting; of a protobuf field",
+}
+"""Names of two classes or type aliases of kbroker, and what they stand for. An entry goes when one
+of them is renamed; none is to be added for names that one reader meets in one module.
+"""
+
+
+def classes_and_aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Public names that stand for a type at the top of a module, and what they are an alias of if
+    that is a part of a message, else "". No options of a command, which are `Annotated`, and no
+    alias that keeps the name of the part.
+    """
+    top = list(tree.body)
+    for node in tree.body:
+        if isinstance(node, ast.If):  # TYPE_CHECKING
+            top += node.body
+    for node in top:
+        part = ""
+        match node:
+            case ast.ClassDef(name=name):
+                pass
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                is_type = isinstance(value, ast.BinOp | ast.Subscript | ast.Attribute)
+                text = ast.unparse(value)
+                if not is_type or text.startswith("Annotated[") or text.endswith(f".{name}"):
+                    continue
+                part = text if isinstance(value, ast.Attribute) else ""
+            case _:
+                continue
+        if re.match("[A-Z]+[a-z]", name):
+            yield name, part
+
+
+def test_a_name_means_one_thing() -> None:
+    """`SHARED_NAMES` has the exceptions. The classes of messages have the names of their schema."""
+    homes: dict[str, set[str]] = {}
+    for module, tree in sources():
+        if not module.startswith("kbroker/protocol/messages/"):
+            for name, part in classes_and_aliases(tree):
+                homes.setdefault(name, set()).add(part or module)
+    shared = {name: sorted(meanings) for name, meanings in homes.items() if len(meanings) > 1}
+    assert {name: shared[name] for name in shared.keys() - SHARED_NAMES} == {}, "rename one"
+    assert SHARED_NAMES.keys() - shared == set(), "these have one meaning now"
+
+
+def test_classes_and_aliases_are_found() -> None:
+    module = """
+class Waiter: ...
+Steps = Generator[None, None, R]
+Part = bytes | memoryview
+Replica = Response.ReplicaState
+ReplicaState = Response.ReplicaState
+Topic = Annotated[str, Option()]
+R = TypeVar("R")
+LIMIT = LIMITS[0]
+class _Hidden: ...
+if TYPE_CHECKING:
+    class Settings(Protocol): ...
+"""
+    found = dict(classes_and_aliases(ast.parse(module)))
+    assert found.pop("Replica") == "Response.ReplicaState"
+    assert found == dict.fromkeys(("Waiter", "Steps", "Part", "Settings"), "")

@@ -9,10 +9,16 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
 
 from kbroker.broker.controller_channel import BrokerChannel
-from kbroker.controller.configs.configs import Alteration, Alterations, AlteredResource, Outcome
+from kbroker.controller.configs.configs import (
+    Alteration,
+    AlterationOutcome,
+    Alterations,
+    AlteredResource,
+)
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.replication.time_slices import Steps
 
 ALTERATIONS_PER_PART: Final = 64
 """Settings that the controller of this node decides on in one step, with a weight of one for their
@@ -22,9 +28,6 @@ resource.
 FORWARDED_ALTERATIONS: Final = 512
 FORWARDED_BYTES: Final = 128 * 1024
 """What is passed on to another node at a time."""
-
-# Any: steps of a sliced handler wait for answers of any class
-Steps = Generator[Deferred[Any] | None, None, None]
 
 
 class AlterationParts:
@@ -72,9 +75,9 @@ class AlterationParts:
         self._max_bytes = max_bytes
         self._part: dict[int, AlteredResource] = {}
         self._weight = self._size_bytes = 0
-        self._asked: list[tuple[Sequence[int], Deferred[list[Outcome]]]] = []
+        self._asked: list[tuple[Sequence[int], Deferred[list[AlterationOutcome]]]] = []
 
-    def add(self, place: int, resource: AlteredResource) -> Steps:
+    def add(self, place: int, resource: AlteredResource) -> Steps[None]:
         """The next resource, with its place in the request. Raises KafkaError for one that is too
         large to be passed on.
         """
@@ -93,7 +96,7 @@ class AlterationParts:
         self._weight += weight
         self._size_bytes += size_bytes
 
-    def _submit(self) -> Steps:
+    def _submit(self) -> Steps[None]:
         request = Alterations(
             list(self._part.values()),
             incremental=self._incremental,
@@ -107,13 +110,13 @@ class AlterationParts:
 
     def outcomes(
         self,
-    ) -> Generator[Deferred[Any] | None, None, list[Iterable[tuple[int, Outcome]]]]:
+    ) -> Generator[Deferred[Any] | None, None, list[Iterable[tuple[int, AlterationOutcome]]]]:
         """The outcomes of all resources, with their places. Raises KafkaError if the controller did
         not answer.
         """
         if self._part:
             yield from self._submit()
-        found: list[Iterable[tuple[int, Outcome]]] = []
+        found: list[Iterable[tuple[int, AlterationOutcome]]] = []
         for places, answer in self._asked:
             if not answer.done:
                 yield answer

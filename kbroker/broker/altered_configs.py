@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from kbroker.controller.configs.configs import Alterations, AlteredResource, Outcome
+from kbroker.controller.configs.configs import AlterationOutcome, Alterations, AlteredResource
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.configs import (
     AlterConfigsRequest,
@@ -65,14 +65,14 @@ def whole_request(request: Alterations) -> AlterConfigsRequest:
 
 def outcomes_of(
     results: Iterable[ResourceResult], named: Sequence[AlteredResource]
-) -> list[Outcome]:
+) -> list[AlterationOutcome]:
     """The outcomes in the order of the request; Kafka's controller answers in another one. Raises
     KafkaError(UNKNOWN_SERVER_ERROR) if one is missing.
     """
-    found: dict[tuple[int, str], Outcome] = {}
+    found: dict[tuple[int, str], AlterationOutcome] = {}
     for each in results:
         error = ErrorCode(each.error_code)
-        found[each.resource_type, each.resource_name] = Outcome(error, each.error_message)
+        found[each.resource_type, each.resource_name] = AlterationOutcome(error, each.error_message)
     try:
         return [found[each.resource_type, each.name] for each in named]
     except KeyError:

@@ -19,7 +19,7 @@ import msgspec
 
 from kbroker.broker.node_requests import LocalNodeRequests
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
-from kbroker.controller.configs.configs import Alterations, Outcome
+from kbroker.controller.configs.configs import AlterationOutcome, Alterations
 from kbroker.controller.partitions.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.controller.result import ChargePartitions, free_of_charge
@@ -148,7 +148,7 @@ class BrokerChannel(Protocol):
 
     def alter_configs(
         self, request: Alterations, client: ClientIdentity
-    ) -> Deferred[list[Outcome]]:
+    ) -> Deferred[list[AlterationOutcome]]:
         """AlterConfigs and IncrementalAlterConfigs, in the name of a client; an outcome per
         resource, in their order. See `kbroker.controller.configs.configs`.
         """
@@ -404,7 +404,7 @@ class LocalControllerChannel:
 
     def alter_configs(
         self, request: Alterations, client: ClientIdentity
-    ) -> Deferred[list[Outcome]]:
+    ) -> Deferred[list[AlterationOutcome]]:
         """See BrokerChannel."""
         del client  # this node has authorised it
         return self._applied(

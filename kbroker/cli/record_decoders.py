@@ -5,9 +5,9 @@ decoder options.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.metadata.records import decode_versioned
 from kbroker.model import InvariantError
@@ -25,7 +25,8 @@ from kbroker.protocol.messages.stored import (
     transaction_records,
 )
 
-RecordText = Callable[[Record], str]
+if TYPE_CHECKING:
+    from kbroker.log.tools.dump import RecordText
 
 _BROKEN: Final = (KafkaError, MalformedRequest, InvariantError)
 _VERSION_BYTES: Final = 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from kbroker.simulation.run import Outcome
+    from kbroker.simulation.run import RunOutcome
 
 EPILOG = """
 The nodes are those that `kbroker serve` runs. Time, network and threads are simulated, so ten
@@ -69,7 +69,7 @@ def sim(
         raise typer.Exit(1)
 
 
-def print_verdict(outcome: Outcome) -> None:
+def print_verdict(outcome: RunOutcome) -> None:
     """What happened, in numbers, and what was wrong."""
     for name, count in sorted(outcome.counts.items()):
         print(f"  {count:>7} {name}")

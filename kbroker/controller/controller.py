@@ -41,7 +41,6 @@ from kbroker.controller.result import (
     ChargePartitions,
     ControllerResult,
     DecisionSteps,
-    at_once,
     check_record_count,
     free_of_charge,
 )
@@ -58,6 +57,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.internal_topics import IntConfig, internal_topic
 from kbroker.model import Uuid
+from kbroker.ports import at_once
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import (
@@ -422,7 +422,7 @@ class Controller:
 
     def alter_configs(
         self, request: config_changes.Alterations
-    ) -> DecisionSteps[list[config_changes.Outcome]]:
+    ) -> DecisionSteps[list[config_changes.AlterationOutcome]]:
         """AlterConfigs and IncrementalAlterConfigs. Raises KafkaError for too many records."""
         context = config_changes.ConfigContext(
             self.image, self._config, self._policies.alter_config

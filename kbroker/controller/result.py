@@ -68,16 +68,6 @@ def free_of_charge(partition_count: int) -> None:
     """The charge of a client without a quota."""
 
 
-def at_once(steps: Generator[None, None, T]) -> T:
-    """Take all steps now. Returns what the generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 def check_record_count(count: int) -> None:
     """Raises KafkaError(POLICY_VIOLATION) for more records than one request of a client may
     write.

@@ -23,7 +23,7 @@ from kbroker.log.results import ReadInfo
 from kbroker.log.state import retention, truncation
 from kbroker.log.state.closing import close_logs, release, rename_folder
 from kbroker.log.state.cut import Cut
-from kbroker.log.state.flush import Flush
+from kbroker.log.state.flush import LogFlush
 from kbroker.log.state.flushing import begin_flush, flush_now
 from kbroker.log.state.producers import take_snapshot
 from kbroker.log.state.rolling import roll_now, settle_roll
@@ -234,7 +234,7 @@ class PartitionLog(AppendableLog):
 
     # -- flushing ---------------------------------------------------------------------------------
 
-    def begin_flush(self, up_to: int | None = None) -> Flush:
+    def begin_flush(self, up_to: int | None = None) -> LogFlush:
         """What has to be synced so that records below up_to (default: the log end offset) survive a
         crash of the machine. Syncs nothing: see `flushing`.
         """

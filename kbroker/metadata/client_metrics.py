@@ -48,7 +48,7 @@ ATTRIBUTES: Final = frozenset(
 """The client attributes that a pattern can match."""
 
 
-class Subscription(NamedTuple):
+class MetricsSubscription(NamedTuple):
     """metrics: prefixes of names, or `ALL_METRICS`. match: patterns by attribute, all of which must
     match a client; empty: every client matches.
     """
@@ -65,7 +65,7 @@ class Subscription(NamedTuple):
         )
 
 
-def check_subscription(name: str, values: Mapping[str, str]) -> Subscription:
+def check_subscription(name: str, values: Mapping[str, str]) -> MetricsSubscription:
     """The subscription with these settings. Raises KafkaError, with Kafka's codes and texts."""
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
@@ -85,7 +85,7 @@ def check_subscription(name: str, values: Mapping[str, str]) -> Subscription:
         )
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     match = dict(map(_matched, _items(parsed.get("match"))))
-    return Subscription(_items(parsed.get("metrics")), interval_ms, match)
+    return MetricsSubscription(_items(parsed.get("metrics")), interval_ms, match)
 
 
 def _items(value: Value) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from kbroker.replication.leaders.replica_log import ReadResult
 from kbroker.replication.maintenance import Maintenance
 from kbroker.replication.mover import LogMover
 from kbroker.replication.partition import Partition
-from kbroker.replication.purgatory import PendingResponse, Purgatory
+from kbroker.replication.purgatory import DelayedResponse, Purgatory
 from kbroker.replication.reads import offsets
 from kbroker.replication.reads.batch_search import BatchSearcher
 from kbroker.replication.reads.fetch import FetchReader
@@ -44,7 +44,7 @@ from kbroker.replication.reads.low_watermark import LowWatermark, await_low_wate
 from kbroker.replication.reads.offsets import ListedOffset
 from kbroker.replication.reads.replica_selector import ClosestReplica, RackAwareSelector
 from kbroker.replication.throttle import ReplicationThrottles
-from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.replication.time_slices import FairSlices, Steps, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.network import SEARCH_LIMIT
 
@@ -188,7 +188,7 @@ class ReplicaManager:
 
     def fetch(
         self, request: FetchRequest, *, api_version: int, now_ms: int, listener_name: str = ""
-    ) -> FetchResponse | PendingResponse[FetchResponse]:
+    ) -> FetchResponse | DelayedResponse[FetchResponse]:
         """Answer a Fetch request: sessions, limits, waiting. The caller adds `current_leader` and
         the endpoints. listener_name: by which the client came.
         """
@@ -256,7 +256,7 @@ class ReplicaManager:
         read_committed: bool = False,
         current_leader_epoch: int = -1,
         replica_id: int = -1,
-    ) -> offsets.Steps:
+    ) -> Steps[ListedOffset]:
         """One partition of ListOffsets; timestamp in ms, or a special value of `offsets`. Where
         that is a time it may take a while; see `offsets.list_offset`.
         """
@@ -426,7 +426,7 @@ class ReplicaManager:
 
     def await_low_watermark(
         self, topic_partition: TopicPartition, required_offset: int, timeout_ms: int
-    ) -> LowWatermark | PendingResponse[LowWatermark]:
+    ) -> LowWatermark | DelayedResponse[LowWatermark]:
         """See `low_watermark.await_low_watermark`. Raises KafkaError."""
         partition, _ = self.hosting.led(topic_partition)
         return await_low_watermark(partition, required_offset, timeout_ms, self.purgatory)

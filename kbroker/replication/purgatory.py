@@ -43,7 +43,7 @@ class StartWatcher(Protocol):
         ...
 
 
-class PendingResponse(Deferred[T], Generic[T]):
+class DelayedResponse(Deferred[T], Generic[T]):
     """The response of a `Waiter`. Its connection calls `cancel` when it is closed."""
 
     __slots__ = ("_waiter",)

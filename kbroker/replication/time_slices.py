@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -139,6 +139,9 @@ SlicedSteps = Iterator[Deferred[Any] | None]
 """Steps that may wait. When a step yields a Deferred, the next step is taken once it is done; that
 step reads its value, which raises the KafkaError of a failed one.
 """
+
+Steps = Generator[Deferred[Any] | None, None, R]
+"""`SlicedSteps` that return a result."""
 
 
 class WorkMeter:

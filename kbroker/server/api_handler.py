@@ -16,7 +16,7 @@ from kbroker.protocol.codecs.pieces import merge, pieces
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 from kbroker.server.api_policy import ApiPolicy, MemoryClass
-from kbroker.server.requests import Outcome, RequestContext, Steps
+from kbroker.server.requests import HandlerSteps, Outcome, RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.session import ApiVersionRange
 from kbroker.server.slicing.divided_requests import Division
@@ -61,7 +61,7 @@ class ApiHandler(msgspec.Struct, Generic[S_contra], frozen=True):
     handle: Callable[[S_contra, RequestContext, Any], Outcome]
     error_response: Callable[[Any, ErrorCode, str], Message]
     policy: ApiPolicy
-    steps: Callable[[S_contra, RequestContext, Any], Steps] | None = None
+    steps: Callable[[S_contra, RequestContext, Any], HandlerSteps] | None = None
     division: Division | None = None
     refusal: Division | RefusalSteps | None = None
     limit: Callable[[S_contra, RequestContext, Any], None] | None = None
@@ -82,7 +82,7 @@ class ApiHandler(msgspec.Struct, Generic[S_contra], frozen=True):
         return self.policy.versions.max_version
 
     # Any: a request of the API
-    def refused_in_steps(self, request: Any, code: ErrorCode, message: str) -> Steps:
+    def refused_in_steps(self, request: Any, code: ErrorCode, message: str) -> HandlerSteps:
         """The error response to a large request, `REFUSED_ITEMS` of its items at a time."""
         refusal = self.refusal
         if refusal is None:

@@ -163,7 +163,7 @@ Check = Callable[[RequestContext, Any], None]
 """A step of `dispatch` before the handler: raises KafkaError to refuse the whole request."""
 
 
-class BrokerState(Protocol):
+class BrokerView(Protocol):
     """What a check may read of the broker. `Services` is one."""
 
     @property
@@ -172,7 +172,7 @@ class BrokerState(Protocol):
     def image(self) -> MetadataImage: ...
 
 
-def group_protocol_check(policy: ApiPolicy, broker: BrokerState) -> Check | None:
+def group_protocol_check(policy: ApiPolicy, broker: BrokerView) -> Check | None:
     """The check that the API's group protocol is served; None for an API without one."""
     protocol = policy.group_protocol
     if protocol is None:

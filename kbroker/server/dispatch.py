@@ -44,7 +44,7 @@ from kbroker.server.api_handler import (
 from kbroker.server.api_policy import (
     ApiPolicy,
     Authorizer,
-    BrokerState,
+    BrokerView,
     Check,
     ListenerType,
     Quota,
@@ -54,6 +54,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.forwarding import Forwarder
 from kbroker.server.requests import (
     CloseConnection,
+    HandlerSteps,
     LargePendingResponse,
     NoResponseError,
     Outcome,
@@ -61,7 +62,6 @@ from kbroker.server.requests import (
     Refusal,
     RefusedRequest,
     RequestContext,
-    Steps,
 )
 from kbroker.server.services import NodeServices
 from kbroker.server.session import ApiVersionRange, Session
@@ -306,7 +306,7 @@ class Dispatcher(Generic[S]):
 
     def respond_in_steps(
         self, session: Session, header: RequestHeader, frame: Binary, arrived_ms: int
-    ) -> Steps:
+    ) -> HandlerSteps:
         """Steps of a large request inside another one, which return its response. frame: read
         between the steps. Raises MalformedRequest, and KafkaError for a response that is too large.
         """
@@ -427,10 +427,10 @@ class Dispatcher(Generic[S]):
         except Exception as error:  # noqa: BLE001  # top frame of a request
             return self._failed(handler, context, request, error)
 
-    def _handle_in_steps(self, route: _Route[S], context: RequestContext, request: Any) -> Steps:
-        """As `_handle`, for a large request: `steps` in place of `handle` where the API has them,
-        and an error response in steps, too. Returns what the handler does.
-        """
+    def _handle_in_steps(
+        self, route: _Route[S], context: RequestContext, request: Any
+    ) -> HandlerSteps:
+        """As `_handle`, in the API's `steps` if it has them; an error response is in steps, too."""
         handler = route.handler
         try:
             interceptor = self.interceptors.get(handler.api_key)
@@ -480,7 +480,7 @@ class Dispatcher(Generic[S]):
 
 
 def checks_of(
-    policy: ApiPolicy, broker: BrokerState, authorizer: Authorizer | None
+    policy: ApiPolicy, broker: BrokerView, authorizer: Authorizer | None
 ) -> tuple[Check, ...]:
     """The steps between decoding a request and its handler that an API needs, in their order."""
     steps = (group_protocol_check(policy, broker), authorisation_check(policy, authorizer))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.codec import Part
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import KafkaError, MalformedRequest
-from kbroker.replication.time_slices import WorkMeter
+from kbroker.replication.time_slices import Steps, WorkMeter
 from kbroker.server.session import Session
 
 LARGE_REQUEST_BYTES: Final = 32 * 1024
@@ -38,7 +38,7 @@ Outcome = Message | Deferred[Any] | None
 """A response, one that comes later, or None: this request gets no response (Produce, acks=0)."""
 
 # Any: as above, and of the API's own response class
-Steps = Generator[Deferred[Any] | None, None, Any]
+HandlerSteps = Steps[Any]
 
 
 class CloseConnection(Exception):

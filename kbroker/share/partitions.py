@@ -42,7 +42,7 @@ _MOVED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE
 _BY_DURATION: Final = "by_duration:"
 
 
-class Outcome(NamedTuple):
+class AcknowledgeOutcome(NamedTuple):
     """The result of an acknowledgement: NONE, or an error with its message."""
 
     error: ErrorCode
@@ -279,15 +279,15 @@ class SharePartitions:
 
     def acknowledge(
         self, key: SharePlace, member_id: str, items: Sequence[Acknowledgement], *, may_renew: bool
-    ) -> Deferred[Outcome]:
+    ) -> Deferred[AcknowledgeOutcome]:
         """Apply acknowledgements of a member; resolves when the change is written."""
         error = check_acknowledgements(items, may_renew=may_renew)
         if error is not ErrorCode.NONE:
-            return Deferred.of(Outcome(error, "The acknowledgements are malformed."))
+            return Deferred.of(AcknowledgeOutcome(error, "The acknowledgements are malformed."))
 
-        def opened(found: OpenSharePartition | ErrorCode) -> Deferred[Outcome]:
+        def opened(found: OpenSharePartition | ErrorCode) -> Deferred[AcknowledgeOutcome]:
             if isinstance(found, ErrorCode):
-                return Deferred.of(Outcome(found))
+                return Deferred.of(AcknowledgeOutcome(found))
             config = self._config_of(key.group_id)
             until_ms = self._timers.monotonic_ms() + config.group_share_record_lock_duration_ms
             change = found.core.acknowledge(
@@ -296,10 +296,12 @@ class SharePartitions:
                 delivery_limit=config.group_share_delivery_count_limit,
                 renewed_until_ms=until_ms,
             )
-            return self._change(found, change).then(lambda error: Outcome(error))
+            return self._change(found, change).then(lambda error: AcknowledgeOutcome(error))
 
         acknowledged = self.open(key).then(opened)
-        return acknowledged.recover(lambda failure: Outcome(failure.code, failure.message))
+        return acknowledged.recover(
+            lambda failure: AcknowledgeOutcome(failure.code, failure.message)
+        )
 
     def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
         """Release all records that a departed member has acquired on this broker; resolves when the

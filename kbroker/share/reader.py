@@ -32,7 +32,7 @@ from kbroker.replication.time_slices import Pace, SlicedSteps
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement
 from kbroker.share.delivery import Delivery, PartitionData, ReadLimits
-from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions
+from kbroker.share.partitions import AcknowledgeOutcome, OpenSharePartition, SharePartitions
 from kbroker.share.read_batches import Readable
 from kbroker.share.session import (
     FINAL_EPOCH,
@@ -58,7 +58,7 @@ WATCH_BYTES: Final = 128
 """Memory of one share partition on which a fetch waits."""
 
 Acknowledgements = Mapping[TopicIdPartition, Sequence[Acknowledgement]]
-Outcomes = Mapping[TopicIdPartition, Outcome]
+Outcomes = Mapping[TopicIdPartition, AcknowledgeOutcome]
 Answer = Mapping[TopicIdPartition, PartitionData]
 
 
@@ -152,8 +152,8 @@ class ShareReader:
         """
         group_id, member_id = session.key
         may_renew = may_renew and self.config_of(group_id).may_renew
-        outcomes: dict[TopicIdPartition, Outcome] = {}
-        waiting: dict[TopicIdPartition, Deferred[Outcome]] = {}
+        outcomes: dict[TopicIdPartition, AcknowledgeOutcome] = {}
+        waiting: dict[TopicIdPartition, Deferred[AcknowledgeOutcome]] = {}
         pace = Pace()
         for place, items in acknowledgements.items():
             if pace.is_due():

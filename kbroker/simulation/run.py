@@ -92,7 +92,7 @@ class Options:
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """anomalies: violations, a line each. trace: the events, in order."""
 
     options: Options
@@ -119,7 +119,7 @@ class ClusterRun:
     """See the module. note: called with each line of the trace."""
 
     def __init__(self, options: Options, note: Callable[[str], None] = lambda line: None) -> None:
-        self.outcome = Outcome(options)
+        self.outcome = RunOutcome(options)
         self._options = options
         self._note_line = note
         self._network = SimulatedNetwork(self._random("network"))
@@ -131,7 +131,7 @@ class ClusterRun:
         """A separate stream of random numbers for each purpose."""
         return Random(f"{self._options.seed} {purpose}")
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Run the simulation."""
         with _folder() as folder, _watched_cuts(self._violated):
             cluster = SimulatedCluster(
@@ -441,7 +441,7 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def run_seed(options: Options, note: Callable[[str], None] = lambda line: None) -> Outcome:
+def run_seed(options: Options, note: Callable[[str], None] = lambda line: None) -> RunOutcome:
     """Run a seed. Returns its outcome."""
     with rare_collections():
         return ClusterRun(options, note).run()

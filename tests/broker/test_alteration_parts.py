@@ -15,15 +15,20 @@ from kbroker.broker.alteration_parts import (
     FORWARDED_BYTES,
     AlterationParts,
 )
-from kbroker.controller.configs.configs import ALTERED, Alteration, Alterations, AlteredResource
-from kbroker.controller.configs.configs import Outcome as Altered
+from kbroker.controller.configs.configs import (
+    ALTERED,
+    Alteration,
+    AlterationOutcome,
+    Alterations,
+    AlteredResource,
+)
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.tables.keys import ResourceType
 
 CLIENT = ClientIdentity("User:alice", "10.0.0.1")
-REFUSED = Altered(ErrorCode.INVALID_CONFIG, "no such setting")
+REFUSED = AlterationOutcome(ErrorCode.INVALID_CONFIG, "no such setting")
 
 
 class Controller:
@@ -31,11 +36,11 @@ class Controller:
 
     def __init__(self) -> None:
         self.asked: list[Alterations] = []
-        self.answers: list[Deferred[list[Altered]]] = []
+        self.answers: list[Deferred[list[AlterationOutcome]]] = []
 
     def alter_configs(
         self, request: Alterations, client: ClientIdentity
-    ) -> Deferred[list[Altered]]:
+    ) -> Deferred[list[AlterationOutcome]]:
         assert client is CLIENT
         self.asked.append(request)
         self.answers.append(Deferred())

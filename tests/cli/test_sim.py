@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.cli.app import run
 from kbroker.simulation import run as simulation
-from kbroker.simulation.run import Options, Outcome
+from kbroker.simulation.run import Options, RunOutcome
 
 
 def test_a_short_life(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,9 +23,9 @@ def test_a_short_life(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_anomaly_is_named_with_the_command_that_does_it_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def run_seed(options: Options, note: object) -> Outcome:
+    def run_seed(options: Options, note: object) -> RunOutcome:
         wrong = ["t-0: lost: a of p"] if options.seed == 5 else []
-        return Outcome(options, wrong, Counter(killed=2), seconds=31.5, steps=7)
+        return RunOutcome(options, wrong, Counter(killed=2), seconds=31.5, steps=7)
 
     with mock.patch.object(simulation, "run_seed", run_seed):
         assert run(["sim", "--seed", "4", "--seeds", "3", "--minutes", "0.5", "--quiet"]) == 1

@@ -9,10 +9,11 @@ from typing import TypeVar
 from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.controller.controller import Controller
-from kbroker.controller.result import ControllerResult, Decision, DecisionSteps, at_once, in_steps
+from kbroker.controller.result import ControllerResult, Decision, DecisionSteps, in_steps
 from kbroker.metadata.image import METADATA_VERSION, Endpoint, MetadataImage
 from kbroker.metadata.records import decode_record, encode_record
 from kbroker.model import Uuid
+from kbroker.ports import at_once
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,

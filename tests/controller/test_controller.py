@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.controller.controller import Controller
-from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, DecisionSteps, at_once
+from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, DecisionSteps
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     AlterPartitionRequest,

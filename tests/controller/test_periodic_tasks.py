@@ -8,10 +8,10 @@ import pytest
 
 from kbroker.controller.controller import Controller
 from kbroker.controller.periodic_tasks import PeriodicTask, PeriodicTasks, Run, periodic_tasks
-from kbroker.controller.result import ControllerResult, at_once, in_steps
+from kbroker.controller.result import ControllerResult, in_steps
 from kbroker.controller.session_watch import SessionWatch
 from kbroker.model import InvariantError
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import Cluster

@@ -13,8 +13,8 @@ from kbroker.coordinator.group.classic.state import GroupState
 from kbroker.coordinator.group.membership.subscriptions import Subscription
 from kbroker.coordinator.group.offsets.pending import OffsetPlace
 from kbroker.coordinator.group.shard import GroupShard
+from kbroker.ports import at_once
 from kbroker.protocol.errors import KafkaError
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.simulation import World
 
 NOT_DURABLE = frozenset(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kbroker.log.state.flush import Flush
+from kbroker.log.state.flush import LogFlush
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.open_log import OpenLog, append
 
@@ -53,7 +53,7 @@ def test_a_cut_during_a_flush_while_another_one_begins(open_log: OpenLog) -> Non
     assert log.recovery_point == 5
 
 
-def paths(flush: Flush) -> list[str]:
+def paths(flush: LogFlush) -> list[str]:
     return [file.path for file in flush.files]
 
 

@@ -1,5 +1,5 @@
-"""A `Follower` core with logs in memory, for tests: its requests are answered by hand, and what it
-wants done to a log is done at once.
+"""A `FollowedPartitions` core with logs in memory, for tests: its requests are answered by hand,
+and what it wants done to a log is done at once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kbroker.replication.followers.followed_partition import (
     StartOverAt,
     TruncateTo,
 )
-from kbroker.replication.followers.follower import Follower
-from kbroker.replication.followers.follower_session import FetchLimits, PartitionKey
+from kbroker.replication.followers.follower import FollowedPartitions
+from kbroker.replication.followers.follower_session import PartitionKey, ReplicaFetchLimits
 from kbroker.replication.partition import Partition
 from kbroker.replication.throttle import ReplicationThrottle
 from tests.replication.batch_log import BatchLog
@@ -38,7 +38,7 @@ TOPIC_ID: Uuid = bytes(15) + b"\x01"
 FetchedPartition = FetchResponse.PartitionData
 
 
-def failed_count(follower: Follower) -> int:
+def failed_count(follower: FollowedPartitions) -> int:
     """How many partitions have failed."""
     return sum(each.state is FollowState.FAILED for each in follower._followed.values())
 
@@ -77,9 +77,9 @@ class FollowerWorld:
         self.folder = folder
         self.now_ms = 0
         self.throttle = ReplicationThrottle()
-        self.follower = Follower(
+        self.follower = FollowedPartitions(
             NODE_ID,
-            FetchLimits(),
+            ReplicaFetchLimits(),
             backoff_ms=BACKOFF_MS,
             broker_epoch=lambda: BROKER_EPOCH,
             throttle=self.throttle,

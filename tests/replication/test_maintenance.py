@@ -15,7 +15,7 @@ from kbroker.log.directories.directory import remove_all
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state import leader_epochs
-from kbroker.log.state.flush import Flush
+from kbroker.log.state.flush import LogFlush
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
@@ -147,7 +147,7 @@ def test_who_waits_for_a_flush_that_surprises_is_told(
 ) -> None:
     offload = waiting_for_the_disk(world, flush_messages="1")
 
-    def surprise(self: PartitionLog, up_to: int | None = None) -> Flush:
+    def surprise(self: PartitionLog, up_to: int | None = None) -> LogFlush:
         raise IndexError("list index out of range")
 
     with monkeypatch.context() as patch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
+from kbroker.replication.purgatory import DelayedResponse, Purgatory, Waiter
 from tests.sim.timers import SimTimers
 
 
@@ -17,7 +17,7 @@ class Recorder(Waiter):
         super().__init__(purgatory)
         self.events: list[str] = []
         self.fault = False
-        self.response: PendingResponse[str] = PendingResponse(self)
+        self.response: DelayedResponse[str] = DelayedResponse(self)
 
     def complete(self) -> None:
         self.events.append("complete")

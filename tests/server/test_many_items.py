@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import PIECE_ITEMS
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -33,7 +33,7 @@ from kbroker.server.handlers.groups.share_groups import NUMBERS_PER_STEP, _each_
 from kbroker.server.handlers.groups.share_state import BATCHES_PER_STEP
 from kbroker.server.handlers.topics.log_dirs import _altered
 from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, at_once
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from tests.replication.world import TOPIC, World, batch
 from tests.server.slices import HANDLER_OF, MANY, Sliced, begin, in_slices
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.controller.configs.configs import ALTERED, Alteration, Alterations
-from kbroker.controller.configs.configs import Outcome as Altered
+from kbroker.controller.configs.configs import ALTERED, Alteration, AlterationOutcome, Alterations
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -29,7 +28,7 @@ def alter_configs(resources: list[tuple[str, int]]) -> tuple[list[list[str]], li
     kind = IncrementalAlterConfigsRequest
     parts: list[list[str]] = []
 
-    def alter(altered: Alterations, client: ClientIdentity) -> Deferred[list[Altered]]:
+    def alter(altered: Alterations, client: ClientIdentity) -> Deferred[list[AlterationOutcome]]:
         names = [each.name for each in altered.resources]
         parts.append(names)
         return Deferred.of([ALTERED for name in names])

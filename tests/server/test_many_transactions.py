@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.coordinator.transaction.service import LISTED_COST
 from kbroker.metadata.patterns import CHARACTERS_PER_TURN
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.transactions import (
@@ -18,7 +18,6 @@ from kbroker.protocol.messages.coordinators.transactions import (
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.transaction.world import Client, TransactionWorld
 from tests.replication.world import TOPIC
 from tests.server.slices import MANY, Sliced, begin, in_slices

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey, request_class
 from kbroker.protocol.codecs.codec import decode
 from kbroker.protocol.codecs.schema import Field, Message, Struct
@@ -29,7 +29,6 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import Outcome
 from kbroker.server.services import Services
 from kbroker.server.session import Session
-from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 

@@ -28,7 +28,7 @@ from kbroker.replication.reads.offsets import ListedOffset
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
-from kbroker.share.partitions import OpenSharePartition, Outcome, SharePartitions
+from kbroker.share.partitions import AcknowledgeOutcome, OpenSharePartition, SharePartitions
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers
 
@@ -221,7 +221,7 @@ class Simulation:
     def say(self, member: str, first: int, last: int, kind: int) -> None:
         item = Acknowledgement(first, last, [kind])
 
-        def told(outcome: Outcome) -> None:
+        def told(outcome: AcknowledgeOutcome) -> None:
             if outcome.error is not ErrorCode.NONE or kind not in (ACCEPT, REJECT):
                 return
             for record in range(max(first, start), last + 1):

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 from msgspec.structs import replace
 
 from kbroker.model import TopicPartition
-from kbroker.ports import Chained, Deferred
+from kbroker.ports import Chained, Deferred, at_once
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.share_groups import ShareFetchResponse
@@ -19,7 +19,6 @@ from kbroker.protocol.share_partition_state import SharePlace, StateFound, State
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
-from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.delivery import ReadLimits
 from kbroker.share.partitions import SharePartitions

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from kbroker.log.state.flush import Flush
+from kbroker.log.state.flush import LogFlush
 from kbroker.quorum.disk.snapshots import Snapshot, read_snapshot
 from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config
 from kbroker.quorum.raft.offsets import SnapshotId
@@ -111,17 +111,17 @@ class MirroredStorage(QuorumStorage):
         with self._disk.at_rest():
             self._mirror_snapshots()
 
-    def begin_flush(self) -> Flush:
+    def begin_flush(self) -> LogFlush:
         """See `QuorumStorage`."""
         mirror, flush = self._mirror, super().begin_flush()
         end_offset, truncation_count = mirror.end_offset, mirror.truncation_count
 
-        def end(_: Flush, is_synced: bool) -> None:
+        def end(_: LogFlush, is_synced: bool) -> None:
             flush.finish(is_synced=is_synced)
             if is_synced and truncation_count == mirror.truncation_count:
                 mirror.durable_end_offset = max(mirror.durable_end_offset, end_offset)
 
-        return Flush(
+        return LogFlush(
             flush.files,
             end,
             up_to=flush.up_to,

@@ -33,15 +33,15 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.appends.append import PartitionAppendResult
 from kbroker.replication.followers.fetchers import ReplicaFetcher, ReplicaFetchers
-from kbroker.replication.followers.follower import Follower
+from kbroker.replication.followers.follower import FollowedPartitions
 from kbroker.replication.followers.follower_log import FollowerLogs
-from kbroker.replication.followers.follower_session import FetchLimits
+from kbroker.replication.followers.follower_session import ReplicaFetchLimits
 from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.leaders.isr_changes import IsrChanges, IsrChangeSender
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
-from kbroker.replication.reads.offsets import ListedOffset, Steps
-from kbroker.replication.time_slices import FairSlices, TimeSlices
+from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.replication.time_slices import FairSlices, Steps, TimeSlices
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfigs
 from tests.own_threads import own_threads
@@ -68,7 +68,9 @@ RETRY_MS = 50
 TIMEOUT_MS = 700
 FETCH_TIMEOUT_MS = 500
 METADATA_TIMEOUT_MS = 5_000
-LIMITS = FetchLimits(max_wait_ms=150, min_bytes=1, max_bytes=3_000, partition_max_bytes=1_200)
+LIMITS = ReplicaFetchLimits(
+    max_wait_ms=150, min_bytes=1, max_bytes=3_000, partition_max_bytes=1_200
+)
 BACKOFF_MS = 100
 
 
@@ -90,19 +92,19 @@ class BrokerProcess(DiskProcess):
 
 
 class RemoteLeader:
-    """`fetchers.Leader` over the network."""
+    """`fetchers.LeaderEndPoint` over the network."""
 
     def __init__(self, rpc: Rpc, leader_id: int) -> None:
         self._rpc = rpc
         self._leader_id = leader_id
 
     def fetch(self, request: FetchRequest) -> Deferred[FetchResponse]:
-        """See `fetchers.Leader`."""
+        """See `fetchers.LeaderEndPoint`."""
         answer = self._rpc.ask(self._leader_id, request, timeout_ms=FETCH_TIMEOUT_MS)
         return cast("Deferred[FetchResponse]", answer)
 
     def list_offsets(self, request: ListOffsetsRequest) -> Deferred[ListOffsetsResponse]:
-        """See `fetchers.Leader`."""
+        """See `fetchers.LeaderEndPoint`."""
         answer = self._rpc.ask(self._leader_id, request, timeout_ms=TIMEOUT_MS)
         return cast("Deferred[ListOffsetsResponse]", answer)
 
@@ -214,7 +216,9 @@ class SimReplicaBroker:
         self._register()
 
     def _make_fetcher(self, process: BrokerProcess, leader_id: int, number: int) -> ReplicaFetcher:
-        follower = Follower(self.node_id, LIMITS, backoff_ms=BACKOFF_MS, broker_epoch=self._epoch)
+        follower = FollowedPartitions(
+            self.node_id, LIMITS, backoff_ms=BACKOFF_MS, broker_epoch=self._epoch
+        )
         return ReplicaFetcher(
             follower,
             RemoteLeader(self._rpc, leader_id),
@@ -403,7 +407,7 @@ def _with_bytes(response: FetchResponse) -> object:
     return response
 
 
-def _result_of(steps: Steps) -> ListedOffset:
+def _result_of(steps: Steps[ListedOffset]) -> ListedOffset:
     """The end of steps that wait for nothing."""
     try:
         while True:

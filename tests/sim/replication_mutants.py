@@ -29,10 +29,10 @@ def epoch_check_skipped() -> AbstractContextManager[object]:
 
 def high_watermark_from_a_diverging_answer() -> AbstractContextManager[object]:
     """A follower takes over the high watermark before it truncates (KAFKA-14704)."""
-    original = follower.Follower._fetched
+    original = follower.FollowedPartitions._fetched
 
     def fetched(
-        core: follower.Follower,
+        core: follower.FollowedPartitions,
         followed: FollowedPartition,
         data: FetchResponse.PartitionData,
         now_ms: int,
@@ -41,7 +41,7 @@ def high_watermark_from_a_diverging_answer() -> AbstractContextManager[object]:
             followed.partition.follower_advanced(data.high_watermark, 0)
         return original(core, followed, data, now_ms)
 
-    return mock.patch.object(follower.Follower, "_fetched", fetched)
+    return mock.patch.object(follower.FollowedPartitions, "_fetched", fetched)
 
 
 def committed_instead_of_maximal_isr() -> AbstractContextManager[object]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 import pytest
 
 from kbroker.simulation import run
-from kbroker.simulation.run import Options, Outcome, run_seed
+from kbroker.simulation.run import Options, RunOutcome, run_seed
 from tests.simulation.mutants import MUTANTS
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
@@ -42,7 +42,7 @@ MUTANT_HEAL_S = 10.0
 
 
 @lru_cache(maxsize=SEEDS)
-def outcome_of(seed: int) -> Outcome:
+def outcome_of(seed: int) -> RunOutcome:
     """Of a life of `MINUTES`; it is run once."""
     return run_seed(Options(seed=seed, minutes=MINUTES))
 
@@ -134,7 +134,7 @@ def test_a_mutant_is_found(name: str) -> None:
 
 
 def test_a_failure_is_one_line_with_the_command_that_replays_it() -> None:
-    outcome = Outcome(Options(seed=7, minutes=0.5), anomalies=["this is wrong", "that too"])
+    outcome = RunOutcome(Options(seed=7, minutes=0.5), anomalies=["this is wrong", "that too"])
     assert outcome.failure_line == (
         "seed 7: this is wrong (and 1 more); kbroker sim --seed 7 --nodes 3 --minutes 0.5"
     )

@@ -15,7 +15,7 @@ from kbroker.ports import Deferred, gather
 from kbroker.protocol.errors import ErrorCode
 
 
-class OtherLeaders(Protocol):
+class EndOffsetLeaders(Protocol):
     """The port to the leaders at other brokers."""
 
     def ask(self, leader_id: int, partitions: Sequence[TopicPartition]) -> Deferred[EndsFound]:
@@ -35,7 +35,7 @@ class RoutedEndOffsets:
         node_id: int,
         image: Callable[[], MetadataImage],
         here: Callable[[TopicPartition], EndOffset],
-        others: OtherLeaders | None,
+        others: EndOffsetLeaders | None,
     ) -> None:
         self._node_id = node_id
         self._image = image

@@ -19,7 +19,7 @@ from kbroker.broker.controller_channel import BrokerRegistrationData
 from kbroker.broker.node_to_controller import HEARTBEAT, NodeToController
 from kbroker.broker.principal_requests import send_with_principal
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
-from kbroker.controller.configs.configs import Alterations, Outcome
+from kbroker.controller.configs.configs import AlterationOutcome, Alterations
 from kbroker.controller.partitions.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.internal_topics import InternalTopic, internal_topic
@@ -165,7 +165,7 @@ class RemoteControllerChannel:
 
     def alter_configs(
         self, request: Alterations, client: ClientIdentity
-    ) -> Deferred[list[Outcome]]:
+    ) -> Deferred[list[AlterationOutcome]]:
         """See BrokerChannel. Fails with UNKNOWN_SERVER_ERROR if an outcome is missing."""
         named = request.resources
         if request.incremental:

@@ -44,7 +44,7 @@ class _Question:
 
 
 class RemoteEndOffsets:
-    """`OtherLeaders`. memory: for questions under way; one that finds no room is answered with
+    """`EndOffsetLeaders`. memory: for questions under way; one that finds no room is answered with
     REQUEST_TIMED_OUT.
     """
 
@@ -62,7 +62,7 @@ class RemoteEndOffsets:
         )
 
     def ask(self, leader_id: int, partitions: Sequence[TopicPartition]) -> Deferred[EndsFound]:
-        """See `OtherLeaders`."""
+        """See `EndOffsetLeaders`."""
         question = _Question(partitions)
         if not self._queues.add(leader_id, question):
             question.fail(ErrorCode.REQUEST_TIMED_OUT)

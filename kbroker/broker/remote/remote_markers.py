@@ -49,7 +49,7 @@ class _Entry:
 
 
 class RemoteMarkers:
-    """`OtherLeaders`. image: gives the newest metadata. memory: for markers under way; one that
+    """`MarkerLeaders`. image: gives the newest metadata. memory: for markers under way; one that
     finds no room is tried again like one that failed.
     """
 
@@ -70,7 +70,7 @@ class RemoteMarkers:
         )
 
     def leader_of(self, partition: TopicPartition) -> int | None:
-        """See `OtherLeaders`."""
+        """See `MarkerLeaders`."""
         found = self._image().partition(*partition)
         return None if found is None else found.leader
 
@@ -82,7 +82,7 @@ class RemoteMarkers:
         *,
         coordinator_epoch: int,
     ) -> Deferred[MarkerResults]:
-        """See `OtherLeaders`."""
+        """See `MarkerLeaders`."""
         entry = _Entry(request, partitions, coordinator_epoch)
         if not self._queues.add(leader_id, entry):
             entry.fail_all(ErrorCode.NETWORK_EXCEPTION)

@@ -22,7 +22,7 @@ from kbroker.metadata.client_metrics import (
     CLIENT_SOURCE_ADDRESS,
     CLIENT_SOURCE_PORT,
     DEFAULT_INTERVAL_MS,
-    Subscription,
+    MetricsSubscription,
     check_subscription,
 )
 from kbroker.model import ZERO_UUID, Uuid, uuid_to_string
@@ -153,7 +153,7 @@ class ClientTelemetry:
         self.max_bytes = max_bytes
         self._new_id = new_id
         self._on_forgotten = on_forgotten
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, MetricsSubscription] = {}
         self._version = 0
         self._known: dict[tuple[str, ...], _Requested] = {}
         self._instances: dict[Uuid, ClientInstance] = {}
@@ -319,7 +319,7 @@ class ClientTelemetry:
         self._on_forgotten(instance_id)
 
 
-def _merged(subscriptions: list[Subscription]) -> _Requested:
+def _merged(subscriptions: list[MetricsSubscription]) -> _Requested:
     metrics = sorted({name for each in subscriptions for name in each.metrics})
     if ALL_METRICS in metrics:
         metrics = [ALL_METRICS]

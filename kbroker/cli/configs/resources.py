@@ -7,11 +7,11 @@ to any broker.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.cli.console.output import Cell
-from kbroker.model import StartupError
+from kbroker.model import ConfigOperation, StartupError
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Client
@@ -46,20 +46,11 @@ class Kind(StrEnum):
         return self in (Kind.BROKER, Kind.BROKER_LOGGER)
 
 
-class Operation(IntEnum):
-    """On one setting, with the codes of IncrementalAlterConfigs (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
 class Change(NamedTuple):
     """Of one setting. value: None to delete it."""
 
     key: str
-    operation: Operation
+    operation: ConfigOperation
     value: str | None
 
 
@@ -250,21 +241,21 @@ def pairs_to_changes(
 ) -> list[Change]:
     """All changes of one command, in this order."""
     return [
-        *(Change(key, Operation.SET, value) for key, value in sets.items()),
-        *(Change(key, Operation.DELETE, None) for key in unsets),
-        *(Change(key, Operation.APPEND, value) for key, value in (appends or {}).items()),
-        *(Change(key, Operation.SUBTRACT, value) for key, value in (subtracts or {}).items()),
+        *(Change(key, ConfigOperation.SET, value) for key, value in sets.items()),
+        *(Change(key, ConfigOperation.DELETE, None) for key in unsets),
+        *(Change(key, ConfigOperation.APPEND, value) for key, value in (appends or {}).items()),
+        *(Change(key, ConfigOperation.SUBTRACT, value) for key, value in (subtracts or {}).items()),
     ]
 
 
 def change_text(change: Change) -> str:
     """`retention.ms=5`, `cleanup.policy+=compact`, `retention.ms unset`."""
     match change.operation:
-        case Operation.DELETE:
+        case ConfigOperation.DELETE:
             return f"{change.key} unset"
-        case Operation.APPEND:
+        case ConfigOperation.APPEND:
             return f"{change.key}+={change.value}"
-        case Operation.SUBTRACT:
+        case ConfigOperation.SUBTRACT:
             return f"{change.key}-={change.value}"
         case _:
             return f"{change.key}={change.value}"

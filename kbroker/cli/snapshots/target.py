@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from kbroker.cli.configs.resources import (
     Change,
     Kind,
-    Operation,
     change_configs,
     described_configs,
 )
 from kbroker.cli.console.output import counted, note
 from kbroker.client.cluster import LATEST_TIMESTAMP
-from kbroker.model import StartupError, TopicPartition
+from kbroker.model import ConfigOperation, StartupError, TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 
@@ -138,15 +137,15 @@ async def settle_target(
     view = await client.metadata([name])
     replicas = min(len(each.replica_nodes) for each in view.topics[0].partitions)
     changes = [
-        Change(key, Operation.SET, configs[key])
+        Change(key, ConfigOperation.SET, configs[key])
         if key in configs
-        else Change(key, Operation.DELETE, None)
+        else Change(key, ConfigOperation.DELETE, None)
         for key in FILLING
         if not (keep_records and key == "retention.ms")
     ]
     minimum = configs.get(MIN_INSYNC_REPLICAS)
     if minimum is not None and int(minimum) <= replicas:
-        changes.append(Change(MIN_INSYNC_REPLICAS, Operation.SET, minimum))
+        changes.append(Change(MIN_INSYNC_REPLICAS, ConfigOperation.SET, minimum))
     elif minimum is not None:
         note(
             f"{name} has {counted(replicas, 'replica')}: {MIN_INSYNC_REPLICAS}={minimum} of the "

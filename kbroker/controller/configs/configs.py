@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,6 +22,7 @@ from kbroker.metadata.client_metrics import check_subscription
 from kbroker.metadata.configs import MIN_INSYNC_REPLICAS, check_value_size
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topic_names import name_error
+from kbroker.model import ConfigOperation
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.metadata_records import ClearElrRecord, ConfigRecord
@@ -52,15 +52,6 @@ _KEYS: Final[Mapping[int, Mapping[str, ConfigKey]]] = {
 }
 
 
-class Operation(IntEnum):
-    """The operation on one setting."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
 class Alteration(NamedTuple):
     """One setting of a request. operation: None replaces the whole resource (AlterConfigs)."""
 
@@ -77,7 +68,7 @@ class AlteredResource(NamedTuple):
     alterations: Sequence[Alteration]
 
 
-class Outcome(NamedTuple):
+class AlterationOutcome(NamedTuple):
     """The outcome for one resource. message: None on success."""
 
     error: ErrorCode
@@ -87,7 +78,7 @@ class Outcome(NamedTuple):
 MAX_ALTERATIONS: Final = 1000
 """Of one resource; far more than there are keys."""
 
-ALTERED: Final = Outcome(ErrorCode.NONE, None)
+ALTERED: Final = AlterationOutcome(ErrorCode.NONE, None)
 
 
 class Alterations(msgspec.Struct, frozen=True):
@@ -109,11 +100,13 @@ class ConfigContext(NamedTuple):
     policy: AlterConfigPolicy | None = None
 
 
-def alter_configs(context: ConfigContext, request: Alterations) -> DecisionSteps[list[Outcome]]:
+def alter_configs(
+    context: ConfigContext, request: Alterations
+) -> DecisionSteps[list[AlterationOutcome]]:
     """An outcome per resource, in their order."""
     counts = Counter((resource.resource_type, resource.name) for resource in request.resources)
     records: list[Message] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[AlterationOutcome] = []
     for number, resource in enumerate(request.resources):
         if number:
             yield
@@ -123,7 +116,7 @@ def alter_configs(context: ConfigContext, request: Alterations) -> DecisionSteps
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
             records += _decide_one(context, request, resource)
         except KafkaError as error:
-            outcomes.append(Outcome(error.code, error.message))
+            outcomes.append(AlterationOutcome(error.code, error.message))
         else:
             outcomes.append(ALTERED)
     if context.image.elr_enabled:  # what ELR knew under the old minimum is void
@@ -202,7 +195,7 @@ def check_form(resource: AlteredResource) -> None:
     nulls = [
         alteration.name
         for alteration in resource.alterations
-        if alteration.value is None and alteration.operation != Operation.DELETE
+        if alteration.value is None and alteration.operation != ConfigOperation.DELETE
     ]
     if nulls:
         message = f"Null value not supported for : {', '.join(nulls)}"
@@ -259,21 +252,19 @@ def _incremental(resource: AlteredResource, standing: Mapping[str, str]) -> Chan
     changes: dict[str, str | None] = {}
     for name, operation, value in resource.alterations:
         match operation:
-            case Operation.SET:
+            case ConfigOperation.SET:
                 changes[name] = value
-            case Operation.DELETE:
+            case ConfigOperation.DELETE:
                 changes[name] = None
-            case Operation.APPEND | Operation.SUBTRACT:
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
                 key = keys.get(name)
                 if (
                     key is None
                     or key.type is not ConfigType.LIST
                     or resource.resource_type == ResourceType.CLIENT_METRICS  # as in Kafka's schema
                 ):
-                    message = (
-                        f"Can't {Operation(operation).name} to key {name} because its type is not "
-                        "LIST."
-                    )
+                    verb = ConfigOperation(operation).name
+                    message = f"Can't {verb} to key {name} because its type is not LIST."
                     raise KafkaError(ErrorCode.INVALID_CONFIG, message)
                 items = _items(standing.get(name, key.default or ""))
                 changes[name] = ",".join(_altered_list(items, operation, (value or "").split(",")))
@@ -291,7 +282,7 @@ def _altered_list(items: list[str], operation: int, operands: list[str]) -> list
     """The items with the operands added that are not among them, or with the first of each operand
     removed.
     """
-    if operation == Operation.APPEND:
+    if operation == ConfigOperation.APPEND:
         known = set(items)
         return items + [each for each in dict.fromkeys(operands) if each not in known]
     left = Counter(operands)

@@ -22,7 +22,6 @@ MAX_ISR: Final = 1000
 
 Proposal = AlterPartitionRequest.PartitionData
 PartitionResponse = AlterPartitionResponse.PartitionData
-BrokerState = AlterPartitionRequest.BrokerState
 
 
 def alter_partition(
@@ -89,10 +88,10 @@ def _refusal(proposal: Proposal, error: ErrorCode) -> PartitionResponse:
     return PartitionResponse(partition_index=proposal.partition_index, error_code=error)
 
 
-def _isr(proposal: Proposal) -> Sequence[BrokerState]:
+def _isr(proposal: Proposal) -> Sequence[AlterPartitionRequest.BrokerState]:
     """The proposed members; up to v2 a request names no broker epochs."""
     return proposal.new_isr_with_epochs or [
-        BrokerState(broker_id=broker_id) for broker_id in proposal.new_isr
+        AlterPartitionRequest.BrokerState(broker_id=broker_id) for broker_id in proposal.new_isr
     ]
 
 
@@ -134,7 +133,7 @@ def _is_valid_isr(partition: PartitionImage, proposal: Proposal, isr: Sequence[i
     return proposal.leader_recovery_state == RECOVERED
 
 
-def _is_eligible(image: MetadataImage, member: BrokerState) -> bool:
+def _is_eligible(image: MetadataImage, member: AlterPartitionRequest.BrokerState) -> bool:
     """Whether the broker may be in an ISR: it is active, and the incarnation that the leader saw
     (epoch -1: not known).
     """

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.shard import GroupShard, ShardSettings
     from kbroker.coordinator.group.streams.membership import StreamsHeartbeat
 
-    class CoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
+    class GroupCoordinatorSettings(ShardSettings, OffsetSettings, Protocol):
         """The part of the broker's configuration that the group coordinator reads; implemented by
         GroupCoordinatorConfig.
         """
@@ -124,7 +124,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        config: CoordinatorSettings,
+        config: GroupCoordinatorSettings,
         *,
         log: CoordinatorLog,
         timers: Timers,

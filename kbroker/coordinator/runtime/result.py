@@ -19,7 +19,7 @@ from kbroker.protocol.errors import ErrorCode
 
 R_co = TypeVar("R_co", covariant=True)
 
-Waiter = Deferred[Message]
+DeferredResponse = Deferred[Message]
 """The response to a request that waits in a shard, for a rebalance for example. The shard keeps the
 waiter and answers it with a Reply; only the runtime resolves it.
 """
@@ -30,7 +30,7 @@ class Reply:
 
     __slots__ = ("response", "waiter")
 
-    def __init__(self, waiter: Waiter, response: Message) -> None:
+    def __init__(self, waiter: DeferredResponse, response: Message) -> None:
         self.waiter = waiter
         self.response = response
 

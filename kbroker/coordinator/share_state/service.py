@@ -62,7 +62,7 @@ class StateLog(CoordinatorLog, Protocol):
         ...
 
 
-class CoordinatorSettings(StateSettings, Protocol):
+class ShareCoordinatorSettings(StateSettings, Protocol):
     """The part of the broker's configuration that the share coordinator reads."""
 
     @property
@@ -109,7 +109,7 @@ class ShareCoordinator:
 
     def __init__(
         self,
-        config: CoordinatorSettings,
+        config: ShareCoordinatorSettings,
         *,
         log: StateLog,
         timers: Timers,

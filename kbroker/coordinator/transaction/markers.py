@@ -2,8 +2,8 @@
 and the routing to the partitions.
 
 `MarkerRouter` writes the markers of partitions that this broker leads. Those of other leaders go
-through the port `OtherLeaders` (`broker/remote/remote_markers`: WriteTxnMarkers), which a node that
-is its whole cluster does not need.
+through the port `MarkerLeaders` (`broker/remote/remote_markers`: WriteTxnMarkers), which a node
+that is its whole cluster does not need.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class MarkerWriter(Protocol):
         ...
 
 
-class OtherLeaders(Protocol):
+class MarkerLeaders(Protocol):
     """The port to the partitions that other brokers lead. node_id: that of this broker."""
 
     @property
@@ -167,7 +167,7 @@ class MarkerRouter:
         timers: Timers,
         *,
         knows: Callable[[str, int], bool],
-        others: OtherLeaders | None = None,
+        others: MarkerLeaders | None = None,
     ) -> None:
         self._log = log
         self._coordinators = coordinators
@@ -261,7 +261,7 @@ class MarkerRouter:
 
 
 def _by_leader(
-    partitions: Sequence[TopicPartition], others: OtherLeaders
+    partitions: Sequence[TopicPartition], others: MarkerLeaders
 ) -> dict[int | None, list[TopicPartition]]:
     found: dict[int | None, list[TopicPartition]] = {}
     for partition in partitions:

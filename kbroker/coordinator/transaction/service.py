@@ -72,7 +72,7 @@ NextProducerId = Callable[[], Deferred[int]]
 """Allocates a new producer id."""
 
 
-class CoordinatorSettings(TransactionSettings, Protocol):
+class TransactionCoordinatorSettings(TransactionSettings, Protocol):
     """The part of the broker's configuration that the transaction coordinator reads."""
 
     @property
@@ -95,7 +95,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        config: CoordinatorSettings,
+        config: TransactionCoordinatorSettings,
         *,
         log: CoordinatorLog,
         markers: MarkerWriter,

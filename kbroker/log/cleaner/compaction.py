@@ -24,14 +24,11 @@ from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.protocol.batches.batch_builder import build_batch, replace_records
 from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD, BatchHeader
-from kbroker.protocol.batches.compression import Compression, decompress
+from kbroker.protocol.batches.compression import Buffer, Compression, decompress
 from kbroker.protocol.batches.control_records import ControlType, control_type
 from kbroker.protocol.batches.records import StoredRecord, append_varint, iter_records, scan_records
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import MAX_UNPACKED_BYTES
-
-Buffer = bytes | bytearray | memoryview
-
 
 LISTED_RECORDS: Final = 10_000
 """For a batch with more records the list of record positions is not kept, but computed a second

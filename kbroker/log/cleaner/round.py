@@ -16,7 +16,6 @@ from typing import Final
 
 from kbroker.log.cleaner.compaction import (
     BatchFilter,
-    Buffer,
     LastRecord,
     TransactionView,
     index_batch,
@@ -38,6 +37,7 @@ from kbroker.protocol.batches.batch_header import (
     BatchHeader,
     read_batch_header,
 )
+from kbroker.protocol.batches.compression import Buffer
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
 

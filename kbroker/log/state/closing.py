@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from kbroker.log.state.flush import DirectoryNames, Flush, Syncable
+from kbroker.log.state.flush import DirectoryNames, LogFlush, Syncable
 from kbroker.log.state.flushing import begin_flush
 from kbroker.log.state.log_state import LogState
 from kbroker.log.state.producers import take_snapshot
@@ -68,7 +68,7 @@ def _sync(file: Syncable) -> None:
     file.sync()
 
 
-def _begin(log: LogState) -> Flush:
+def _begin(log: LogState) -> LogFlush:
     """Write the pending data of a log."""
     if log.failure is not None:
         raise log.failure
@@ -92,7 +92,7 @@ def _to_sync(log: LogState, files: Iterable[Syncable], parents: set[str]) -> lis
     return sorted(found.values(), key=lambda file: isinstance(file, DirectoryNames))
 
 
-def begin_last_flush(state: LogState) -> Flush:
+def begin_last_flush(state: LogState) -> LogFlush:
     """Write everything that a clean shutdown leaves on disk. Returns what has to be synced for it.
     Blocks. Raises LogDirectoryError.
     """

@@ -36,7 +36,7 @@ class DirectoryNames:
         sync_directory(self.path)
 
 
-class Flush:
+class LogFlush:
     """files: to be synced in this order, in any thread. up_to: all records below this offset are
     then on disk; lowered if the log is truncated or rolled meanwhile.
 
@@ -49,7 +49,7 @@ class Flush:
     def __init__(
         self,
         files: list[Syncable],
-        end: Callable[[Flush, bool], None],
+        end: Callable[[LogFlush, bool], None],
         *,
         up_to: int,
         change: int,

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from kbroker.log.state.flush import UNKNOWN_CHANGE, DirectoryNames, Flush, Syncable
+from kbroker.log.state.flush import UNKNOWN_CHANGE, DirectoryNames, LogFlush, Syncable
 from kbroker.log.state.log_state import LogState
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
-def begin_flush(state: LogState, up_to: int) -> Flush:
+def begin_flush(state: LogState, up_to: int) -> LogFlush:
     """Begin a flush, after which all records below up_to survive a crash of the machine.
 
     Writes pending index entries and syncs nothing: call `sync` on each of `files`, in any thread,
@@ -43,7 +43,7 @@ def begin_flush(state: LogState, up_to: int) -> Flush:
         files.append(DirectoryNames(os.fspath(state.directory)))
     if changes.folder:
         files.append(DirectoryNames(os.fspath(state.directory.parent)))
-    flush = Flush(
+    flush = LogFlush(
         files,
         partial(_end_flush, state),
         up_to=up_to,
@@ -54,7 +54,7 @@ def begin_flush(state: LogState, up_to: int) -> Flush:
     return flush
 
 
-def _end_flush(state: LogState, flush: Flush, is_synced: bool) -> None:
+def _end_flush(state: LogState, flush: LogFlush, is_synced: bool) -> None:
     state.flushes = tuple(each for each in state.flushes if each is not flush)
     if not is_synced:
         return
@@ -85,7 +85,7 @@ def flush_now(state: LogState, up_to: int) -> None:
     if state.closed or state.failure is not None:
         # a closed log may have been renamed, which is no fault of the disk
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.topic_partition} is closed")
-    flush: Flush | None = None
+    flush: LogFlush | None = None
     try:
         flush = begin_flush(state, up_to)
         flush.sync()

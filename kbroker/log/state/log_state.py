@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from kbroker.log.producer.producer_state import ProducerStateManager
 from kbroker.log.producer.snapshots import ProducerSnapshots
-from kbroker.log.state.flush import Flush, FolderChanges
+from kbroker.log.state.flush import FolderChanges, LogFlush
 from kbroker.log.state.leader_epochs import LeaderEpochCache
 from kbroker.log.state.roll import Roll
 from kbroker.log.storage.disk_jobs import DiskJobs
@@ -126,7 +126,7 @@ class LogState:
         self.closed = False
         self.frozen = False
         self.changes = FolderChanges()
-        self.flushes: tuple[Flush, ...] = ()
+        self.flushes: tuple[LogFlush, ...] = ()
         self.roll_under_way: Roll | None = None
         self.on_disk_end_offset = NOT_ON_DISK
         self.on_rolled = None

@@ -18,7 +18,7 @@ from kbroker.settings.listener_keys import has_no_effect, is_dynamic_security
 
 logger = logging.getLogger(__name__)
 
-Follower = Callable[[BrokerConfig, BrokerConfig], None]
+Reconfigure = Callable[[BrokerConfig, BrokerConfig], None]
 """Called with the previous and the current settings."""
 
 
@@ -29,9 +29,9 @@ class DynamicConfig:
         self.static = static
         self.current = static
         self._stored: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-        self._followers: list[Follower] = []
+        self._followers: list[Reconfigure] = []
 
-    def follow(self, follower: Follower) -> None:
+    def follow(self, follower: Reconfigure) -> None:
         """Call follower after each change, in the order of registration."""
         self._followers.append(follower)
 

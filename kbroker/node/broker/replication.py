@@ -21,9 +21,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.followers.fetchers import ReplicaFetcher, ReplicaFetchers
-from kbroker.replication.followers.follower import Follower
+from kbroker.replication.followers.follower import FollowedPartitions
 from kbroker.replication.followers.follower_log import FollowerLogs
-from kbroker.replication.followers.follower_session import FetchLimits
+from kbroker.replication.followers.follower_session import ReplicaFetchLimits
 from kbroker.replication.leaders.isr_changes import IsrChanges, IsrChangeSender
 from kbroker.replication.manager import ReplicaManager
 from kbroker.settings.broker import BrokerConfig
@@ -36,8 +36,8 @@ them.
 """
 
 
-class BrokerConnection:
-    """`fetchers.Leader`: one broker of the cluster, at its registered inter-broker listener.
+class RemoteLeaderEndPoint:
+    """`fetchers.LeaderEndPoint`: a broker of the cluster, at its registered inter-broker listener.
     purpose: that of the connection, see `Channel.send`.
     """
 
@@ -56,7 +56,7 @@ class BrokerConnection:
         self._timeout_ms = timeout_ms
 
     def fetch(self, request: FetchRequest) -> Deferred[FetchResponse]:
-        """See `fetchers.Leader`."""
+        """See `fetchers.LeaderEndPoint`."""
         address = self._address()
         if address is None:
             return Deferred.failed(_unknown_broker())
@@ -65,7 +65,7 @@ class BrokerConnection:
         )
 
     def list_offsets(self, request: ListOffsetsRequest) -> Deferred[ListOffsetsResponse]:
-        """See `fetchers.Leader`."""
+        """See `fetchers.LeaderEndPoint`."""
         address = self._address()
         if address is None:
             return Deferred.failed(_unknown_broker())
@@ -137,20 +137,20 @@ class BrokerReplication:
 
     def _make_fetcher(self, leader_id: int, number: int) -> ReplicaFetcher:
         config = self._config
-        limits = FetchLimits(
+        limits = ReplicaFetchLimits(
             max_wait_ms=config.get_int("replica.fetch.wait.max.ms"),
             min_bytes=config.get_int("replica.fetch.min.bytes"),
             max_bytes=config.get_int("replica.fetch.response.max.bytes"),
             partition_max_bytes=config.get_int("replica.fetch.max.bytes"),
         )
-        follower = Follower(
+        follower = FollowedPartitions(
             config.node_id,
             limits,
             backoff_ms=config.get_int("replica.fetch.backoff.ms"),
             broker_epoch=self._broker_epoch,
             throttle=self._replicas.throttles.follower,
         )
-        leader = BrokerConnection(
+        leader = RemoteLeaderEndPoint(
             self._channel,
             partial(self._address, leader_id),
             f"{PURPOSE} {number}",

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from kbroker.metrics import Histogram
+from kbroker.ports import Cancellable
 
 BUSY_SECONDS: Final = 0.010
 """The interval in an idle broker, which is long because waking an idle processor costs tens of
@@ -24,12 +25,6 @@ WORK_SHARE: Final = 0.02
 
 RECENT_SECONDS: Final = 60.0
 """`recent_maximum` covers the last one or two of these intervals."""
-
-
-class Cancellable(Protocol):
-    """A timer that can be cancelled."""
-
-    def cancel(self) -> None: ...
 
 
 class StallProbe:

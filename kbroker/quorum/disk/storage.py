@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.state.flush import Flush
+from kbroker.log.state.flush import LogFlush
 from kbroker.log.state.retention import move_start
 from kbroker.log.storage.checkpoint import CheckpointError
 from kbroker.log.storage.directory_lock import DirectoryLock
@@ -323,7 +323,7 @@ class QuorumStorage:
             unlink(self.directory / older.file_name)
         self.snapshots = [snapshot_id]
 
-    def begin_flush(self) -> Flush:
+    def begin_flush(self) -> LogFlush:
         """The files to sync in a thread before the flush's `finish`."""
         return self.log.begin_flush()
 

@@ -25,7 +25,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.appends.preparation import Preparation, Ready
 from kbroker.replication.leaders.remote_replica import NEVER_MS
 from kbroker.replication.partition import Partition
-from kbroker.replication.purgatory import OffsetWaiter, PendingResponse, Purgatory
+from kbroker.replication.purgatory import DelayedResponse, OffsetWaiter, Purgatory
 from kbroker.replication.role import Role
 
 logger = logging.getLogger(__name__)
@@ -287,9 +287,9 @@ class _PendingAppend(OffsetWaiter):
         super().__init__(purgatory)
         self._partition = partition
         self._appended = appended
-        self.response: PendingResponse[PartitionAppendResult] = PendingResponse(self)
+        self.response: DelayedResponse[PartitionAppendResult] = DelayedResponse(self)
 
-    def start(self, timeout_ms: int | None) -> PendingResponse[PartitionAppendResult]:
+    def start(self, timeout_ms: int | None) -> DelayedResponse[PartitionAppendResult]:
         self._partition.wait_for(self, self._appended.last_offset + 1)
         if timeout_ms is not None:
             self.set_deadline(max(0, timeout_ms))

@@ -25,7 +25,7 @@ from kbroker.replication.followers.followed_partition import (
     SendFetch,
     SendListOffsets,
 )
-from kbroker.replication.followers.follower import Follower
+from kbroker.replication.followers.follower import FollowedPartitions
 from kbroker.replication.followers.follower_log import (
     CORRUPT,
     PIECE_BATCHES,
@@ -46,7 +46,7 @@ EFFECT_BYTES: Final = STEP_BYTES // PIECE_BATCHES
 """Bytes that an effect counts as, in addition to its records."""
 
 
-class Leader(Protocol):
+class LeaderEndPoint(Protocol):
     """The port to the leader. Each request fails with KafkaError if there is no response."""
 
     def fetch(self, request: FetchRequest) -> Deferred[FetchResponse]: ...
@@ -54,14 +54,14 @@ class Leader(Protocol):
 
 
 class ReplicaFetcher:
-    """The loop of one `Follower`. slices: runs the handling of large responses, and changes of
-    logs, in steps. on_storage_error: called when a log could not be changed.
+    """The loop of one `FollowedPartitions`. slices: runs the handling of large responses, and
+    changes of logs, in steps. on_storage_error: called when a log could not be changed.
     """
 
     def __init__(
         self,
-        follower: Follower,
-        leader: Leader,
+        follower: FollowedPartitions,
+        leader: LeaderEndPoint,
         logs: FollowerLogs,
         timers: Timers,
         *,
@@ -79,19 +79,19 @@ class ReplicaFetcher:
         self._is_closed = False
 
     def follow(self, partition: Partition) -> None:
-        """See `Follower.follow`. No change of the partition's log for an earlier leadership may be
-        in progress.
+        """See `FollowedPartitions.follow`. No change of the partition's log for an earlier
+        leadership may be in progress.
         """
         self.follower.follow(partition)
         self._plan(0)
 
     def unfollow(self, key: PartitionKey) -> None:
-        """See `Follower.unfollow`."""
+        """See `FollowedPartitions.unfollow`."""
         self.follower.unfollow(key)
         self._plan(0)
 
     def log_start_moved(self, key: PartitionKey) -> None:
-        """See `Follower.log_start_moved`. The leader is told with the next request."""
+        """See `FollowedPartitions.log_start_moved`. The leader is told with the next request."""
         self.follower.log_start_moved(key)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One partition of a `follower.Follower`, and the effects of that core."""
+"""One of `follower.FollowedPartitions`, and the effects of that core."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class FollowedPartition:
-    """One partition of a `Follower`. leader_offset: the leader's high watermark, or log end, as of
+    """One of `FollowedPartitions`. leader_offset: the leader's high watermark, or log end, as of
     the last answer. leader_end: while OUT_OF_RANGE, the leader's log end; both UNKNOWN at first.
     is_changing: a change of the log is under way.
     """
@@ -102,13 +102,13 @@ class FollowedPartition:
 
 
 class SendFetch(NamedTuple):
-    """Answer with `Follower.fetch_answered` or `request_failed`."""
+    """Answer with `FollowedPartitions.fetch_answered` or `request_failed`."""
 
     request: FetchRequest
 
 
 class SendListOffsets(NamedTuple):
-    """Answer with `Follower.offsets_answered` or `request_failed`."""
+    """Answer with `FollowedPartitions.offsets_answered` or `request_failed`."""
 
     request: ListOffsetsRequest
 
@@ -144,6 +144,6 @@ class ReportFailed(NamedTuple):
 
 
 LogChange = AppendFetched | TruncateTo | StartOverAt
-"""To be answered with `Follower.changed`, `change_refused` or `change_failed`."""
+"""To be answered with `FollowedPartitions.changed`, `change_refused` or `change_failed`."""
 
 Effect = SendFetch | SendListOffsets | LogChange | ReportFailed

@@ -41,10 +41,10 @@ from kbroker.replication.followers.followed_partition import (
     TruncateTo,
 )
 from kbroker.replication.followers.follower_session import (
-    FetchLimits,
     FollowerSession,
     PartitionKey,
     Position,
+    ReplicaFetchLimits,
 )
 from kbroker.replication.partition import Partition
 from kbroker.replication.throttle import ReplicationThrottle
@@ -64,7 +64,7 @@ LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 
 
-class Follower:
+class FollowedPartitions:
     """All partitions of this broker that follow one leader. node_id: of this broker. broker_epoch:
     returns the epoch of its current registration. backoff_ms: replica.fetch.backoff.ms. throttle:
     limits what this broker fetches.
@@ -73,7 +73,7 @@ class Follower:
     def __init__(
         self,
         node_id: int,
-        limits: FetchLimits,
+        limits: ReplicaFetchLimits,
         *,
         backoff_ms: int,
         broker_epoch: Callable[[], int],

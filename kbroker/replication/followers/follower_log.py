@@ -36,7 +36,7 @@ from kbroker.replication.followers.followed_partition import (
     TruncateTo,
 )
 from kbroker.replication.partition import Partition
-from kbroker.replication.time_slices import SlicedSteps
+from kbroker.replication.time_slices import SlicedSteps, Steps
 from kbroker.settings.views.log_config import NEVER
 
 logger = logging.getLogger(__name__)
@@ -54,9 +54,6 @@ PIECE_BYTES: Final = 512 * 1024
 
 LOOP_CHECK_BYTES: Final = 2 << 20
 """The loop checks CRCs of up to so many bytes at once; a worker checks those of a larger batch."""
-
-Waits = Generator[Deferred[Any] | None, None, None]
-"""Steps of a change; see `time_slices.SlicedSteps`."""
 
 
 class TruncatableLogs(Protocol):
@@ -179,7 +176,7 @@ class FollowerLogs:
         self._move_log_start(partition, log_start_offset)
         return None
 
-    def _append(self, partition: Partition, change: AppendFetched) -> Waits:
+    def _append(self, partition: Partition, change: AppendFetched) -> Steps[None]:
         followed = change.followed
         is_first = True
         for piece in pieces_of(change.records, followed.leader_epoch):
@@ -210,7 +207,7 @@ class FollowerLogs:
             if start > log.log_start_offset and log.delete_records_before(start):
                 self._on_log_start(partition)
 
-    def _append_piece(self, followed: FollowedPartition, piece: memoryview) -> Waits:
+    def _append_piece(self, followed: FollowedPartition, piece: memoryview) -> Steps[None]:
         partition = followed.partition
         if len(piece) > LOOP_CHECK_BYTES:
             checked = yield from self._check(partition, piece)
@@ -228,7 +225,7 @@ class FollowerLogs:
             if roll.failure is not None:
                 raise roll.failure
 
-    def _flush_if_due(self, partition: Partition) -> Waits:
+    def _flush_if_due(self, partition: Partition) -> Steps[None]:
         """flush.messages: the records are on disk before the next Fetch tells the leader that this
         replica has them, as in Kafka. A disk that fails ends the following by itself.
         """
@@ -259,7 +256,7 @@ class FollowerLogs:
             raise checked
         return checked
 
-    def _start_before(self, followed: FollowedPartition, first: BatchHeader) -> Waits:
+    def _start_before(self, followed: FollowedPartition, first: BatchHeader) -> Steps[None]:
         """Restart an empty log at the base offset of its first batch, if the leader's log start
         offset lies within that batch (KAFKA-6975).
         """
@@ -268,7 +265,7 @@ class FollowerLogs:
 
     # -- cutting ----------------------------------------------------------------------------------
 
-    def _cut(self, followed: FollowedPartition, offset: int, *, is_full: bool) -> Waits:
+    def _cut(self, followed: FollowedPartition, offset: int, *, is_full: bool) -> Steps[None]:
         partition = followed.partition
         if not is_full and offset < partition.high_watermark:
             logger.warning(

@@ -28,7 +28,7 @@ class Position(NamedTuple):
     log_start_offset: int
 
 
-class FetchLimits(NamedTuple):
+class ReplicaFetchLimits(NamedTuple):
     """replica.fetch.wait.max.ms, .min.bytes, .response.max.bytes and .max.bytes."""
 
     max_wait_ms: int = 500
@@ -44,7 +44,7 @@ class FollowerSession:
 
     __slots__ = ("_epoch", "_limits", "_session_id", "positions")
 
-    def __init__(self, limits: FetchLimits) -> None:
+    def __init__(self, limits: ReplicaFetchLimits) -> None:
         self._limits = limits
         self._session_id = NO_SESSION_ID
         self._epoch = INITIAL_EPOCH

@@ -22,7 +22,7 @@ from kbroker.protocol.codecs.schema import size_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.replication.partition import Partition
-from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
+from kbroker.replication.purgatory import DelayedResponse, Purgatory, Waiter
 from kbroker.replication.reads.fetch_session import FetchContext
 from kbroker.replication.reads.fetch_set import (
     FetchLimits,
@@ -115,7 +115,7 @@ class FetchReader:
 
     def fetch(
         self, context: FetchContext, limits: FetchLimits
-    ) -> FetchResponse | PendingResponse[FetchResponse]:
+    ) -> FetchResponse | DelayedResponse[FetchResponse]:
         """Answer at once if min_bytes are there, max_wait is 0, or a partition has an error;
         otherwise wait.
         """
@@ -421,9 +421,9 @@ class _PendingFetch(Waiter):
         self._progress = progress
         self._missing_bytes = limits.min_bytes - progress.size_bytes
         self._charged_bytes = 0
-        self.response: PendingResponse[FetchResponse] = PendingResponse(self)
+        self.response: DelayedResponse[FetchResponse] = DelayedResponse(self)
 
-    def start(self, held_bytes: int) -> PendingResponse[FetchResponse]:
+    def start(self, held_bytes: int) -> DelayedResponse[FetchResponse]:
         """Watch the partitions that are not watched yet. held_bytes: charged during the wait."""
         fetch_set = self._context.fetch_set
         fetch_set.waiter = self

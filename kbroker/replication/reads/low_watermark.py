@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.partition import Partition
-from kbroker.replication.purgatory import PendingResponse, Purgatory, Waiter
+from kbroker.replication.purgatory import DelayedResponse, Purgatory, Waiter
 
 NO_LOW_WATERMARK: Final = -1
 
@@ -29,7 +29,7 @@ def low_watermark_of(partition: Partition) -> int:
 
 def await_low_watermark(
     partition: Partition, required_offset: int, timeout_ms: int, purgatory: Purgatory
-) -> LowWatermark | PendingResponse[LowWatermark]:
+) -> LowWatermark | DelayedResponse[LowWatermark]:
     """The low watermark of a partition led here once it has reached required_offset, or
     REQUEST_TIMED_OUT after timeout_ms.
     """
@@ -48,9 +48,9 @@ class _PendingDeletion(Waiter):
         super().__init__(purgatory)
         self._partition = partition
         self._required_offset = required_offset
-        self.response: PendingResponse[LowWatermark] = PendingResponse(self)
+        self.response: DelayedResponse[LowWatermark] = DelayedResponse(self)
 
-    def start(self, timeout_ms: int) -> PendingResponse[LowWatermark]:
+    def start(self, timeout_ms: int) -> DelayedResponse[LowWatermark]:
         partition = self._partition
         if partition.start_watchers is None:
             partition.start_watchers = {}

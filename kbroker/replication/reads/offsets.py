@@ -17,6 +17,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.leaders.replica_log import FoundOffset
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.batch_search import BatchSearcher
+from kbroker.replication.time_slices import Steps
 
 SMALL_BYTES: Final = 16 * 1024
 """A batch of at most this size, packed and unpacked, is searched on the loop: 2 ms of records."""
@@ -66,10 +67,6 @@ class ListedOffset:
         )
 
 
-Steps = Generator[Deferred[Any] | None, None, ListedOffset]
-"""Steps that yield None for a pause, or the Deferred to wait for; see `time_slices.FairSlices`."""
-
-
 def list_offset(
     partition: Partition,
     timestamp: int,
@@ -79,7 +76,7 @@ def list_offset(
     current_leader_epoch: int = -1,
     replica_id: int = -1,
     max_unpacked_bytes: int = LOOKED_AT_BYTES,
-) -> Steps:
+) -> Steps[ListedOffset]:
     """Answer one partition of a request; the ends in a single step.
 
     replica_id: -1 a consumer, otherwise a follower or a debugger, which see up to the log's end.

@@ -26,6 +26,7 @@ from kbroker.protocol.codecs.schema import Binary, Message, Request, Struct
 from kbroker.protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from kbroker.replication.time_slices import SlicedAnswer
 from kbroker.server.requests import (
+    HandlerSteps,
     NoResponseError,
     Outcome,
     Refusal,
@@ -33,13 +34,12 @@ from kbroker.server.requests import (
     RequestContext,
     WrittenResponse,
 )
-from kbroker.server.requests import Steps as HandlerSteps
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division, count_items
 from kbroker.settings.views.network import RESPONSE_LIMIT
 
 if TYPE_CHECKING:
-    from kbroker.replication.time_slices import FairSlices, SlicedWork
+    from kbroker.replication.time_slices import FairSlices, SlicedSteps, SlicedWork
 
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 """Requests under way together, or one larger one."""
@@ -51,8 +51,6 @@ ITEM_BYTES: Final = 256
 """About what an item of a response takes in memory: `kbroker.response.max.bytes` over this is how
 many items a response to a divided request may have.
 """
-
-Steps = Iterator[Deferred[Any] | None]
 
 
 class LargeAnswer(SlicedAnswer[Any]):
@@ -266,7 +264,7 @@ class LargeRequests:
             waits_for.cancel()
         self._let_others_begin(request)
 
-    def _steps(self, request: LargeRequest) -> Steps:
+    def _steps(self, request: LargeRequest) -> SlicedSteps:
         """From bytes to bytes."""
         refused: list[Exception] = []
         try:

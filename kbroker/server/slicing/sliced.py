@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kbroker.ports import Deferred, as_kafka_error
 from kbroker.protocol.codecs.schema import Message, Struct
-from kbroker.replication.time_slices import SlicedAnswer
+from kbroker.replication.time_slices import SlicedAnswer, Steps
 from kbroker.server.requests import LARGE_REQUEST_BYTES
 from kbroker.server.slicing.large_requests import abandon
 from kbroker.settings.views.network import RESPONSE_LIMIT
@@ -37,11 +37,6 @@ D = TypeVar("D", bound=Struct)
 K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound="NodeServices")
 
-Steps = Generator[Deferred[Any] | None, None, R]
-"""What a sliced handler is: it yields None for a pause, or a Deferred that it waits for, and
-returns the response.
-"""
-
 SORTED_ITEMS: Final = 2048
 STRUCT_BYTES: Final = 64
 STEP_BYTES: Final = 16 * 1024
@@ -57,16 +52,6 @@ CHEAP_ITEMS: Final = 512
 MIN_TOPIC_BYTES: Final = 3
 MIN_PARTITION_BYTES: Final = 14
 """On the wire, at least, in a commit of offsets of any version."""
-
-
-def at_once(steps: Generator[None, None, T]) -> T:
-    """Take all steps now."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 class NamesPartitions(Protocol):

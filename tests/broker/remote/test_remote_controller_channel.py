@@ -14,7 +14,12 @@ from kbroker.broker.node_to_controller import ActiveController, NodeToController
 from kbroker.broker.principal_requests import CORRELATION_ID
 from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
-from kbroker.controller.configs.configs import Alteration, Alterations, AlteredResource, Outcome
+from kbroker.controller.configs.configs import (
+    Alteration,
+    AlterationOutcome,
+    Alterations,
+    AlteredResource,
+)
 from kbroker.controller.partitions.directories import Assignment
 from kbroker.controller.producer_ids import ProducerIdBlock
 from kbroker.metadata.image import Endpoint
@@ -403,7 +408,10 @@ def test_settings_are_altered_in_the_name_of_the_client(world: World) -> None:
         envelope_of(altered_by(IncrementalAlterConfigsResponse, *results)),
         envelope_of(altered_by(AlterConfigsResponse, *results)),
     )
-    expected = [Outcome(ErrorCode.INVALID_CONFIG, "no"), Outcome(ErrorCode.NONE, None)]
+    expected = [
+        AlterationOutcome(ErrorCode.INVALID_CONFIG, "no"),
+        AlterationOutcome(ErrorCode.NONE, None),
+    ]
     incremental = Alterations(ALTERED, incremental=True, validate_only=True)
     assert world.value(world.channel.alter_configs(incremental, CLIENT)) == expected
     whole = Alterations(ALTERED, incremental=False)

@@ -9,8 +9,8 @@ import pytest
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply, broker_heartbeat
 from kbroker.controller.brokers.broker_sessions import BrokerIncarnation, BrokerSessions
 from kbroker.controller.brokers.heartbeats import BrokerHeartbeats
-from kbroker.controller.result import at_once
 from kbroker.model import uuid_from_string
+from kbroker.ports import at_once
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 from kbroker.protocol.messages.stored.metadata_records import BrokerRegistrationChangeRecord

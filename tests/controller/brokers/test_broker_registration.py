@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from kbroker.controller.result import MAX_REGISTERED_ITEMS, ControllerResult, at_once
+from kbroker.controller.result import MAX_REGISTERED_ITEMS, ControllerResult
 from kbroker.metadata.records import decode_record, record_version
 from kbroker.model import LOST_DIRECTORY
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import BrokerRegistrationRequest
 from kbroker.protocol.messages.stored.metadata_records import (

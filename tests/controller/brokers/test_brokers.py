@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from kbroker.controller.brokers.brokers import clean_up_incarnation, fence, unregister
 from kbroker.controller.partitions.decision_context import DecisionContext
 from kbroker.controller.partitions.partition_index import PartitionIndex
-from kbroker.controller.result import at_once
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.metadata.records import decode_record
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.metadata_records import (
     BrokerRegistrationChangeRecord,

@@ -11,9 +11,10 @@ from kbroker.controller.configs.client_quotas import (
     QuotaOutcome,
     quota_entity,
 )
-from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, at_once
+from kbroker.controller.result import MAX_RECORDS_PER_OPERATION
 from kbroker.metadata.image import QuotaEntity
 from kbroker.metadata.snapshot import image_records
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.metadata_records import ClientQuotaRecord
 from tests.controller.cluster import Cluster

@@ -9,14 +9,14 @@ import pytest
 from kbroker.controller.configs.configs import (
     ALTERED,
     Alteration,
+    AlterationOutcome,
     Alterations,
     AlteredResource,
-    Operation,
-    Outcome,
     _altered_list,
 )
 from kbroker.controller.policies import AlteredConfigs, Policies, PolicyViolation
-from kbroker.controller.result import at_once
+from kbroker.model import ConfigOperation
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.metadata_records import ClearElrRecord, ConfigRecord
 from kbroker.settings.tables.keys import ResourceType
@@ -35,7 +35,7 @@ def cluster() -> Cluster:
 
 def alter(
     cluster: Cluster, *resources: AlteredResource, validate_only: bool = False
-) -> list[Outcome]:
+) -> list[AlterationOutcome]:
     request = Alterations(resources, incremental=True, validate_only=validate_only)
     return cluster.run(cluster.controller.alter_configs(request))
 
@@ -72,7 +72,7 @@ def test_a_list_does_not_grow_without_end(cluster: Cluster) -> None:
     half = ",".join(f"{n}:1" for n in range(1_000, 4_600))
     assert alter(cluster, setting(TOPIC, "t", REPLICAS, half))[0].error is ErrorCode.NONE
     more = ",".join(f"{n}:1" for n in range(5_000, 8_600))
-    (outcome,) = alter(cluster, setting(TOPIC, "t", REPLICAS, more, Operation.APPEND))
+    (outcome,) = alter(cluster, setting(TOPIC, "t", REPLICAS, more, ConfigOperation.APPEND))
     assert outcome.error is ErrorCode.INVALID_CONFIG
     assert cluster.image.topic_configs("t") == {REPLICAS: half}
 
@@ -96,10 +96,10 @@ def test_operations_that_do_not_exist(cluster: Cluster) -> None:
 @pytest.mark.parametrize("kind", [0, int(ResourceType.BROKER_LOGGER), 99])
 def test_other_resources_are_not_stored(cluster: Cluster, kind: int) -> None:
     (outcome,) = alter(cluster, setting(kind, "1", "kbroker", "INFO"))
-    assert outcome == Outcome(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+    assert outcome == AlterationOutcome(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def direct(cluster: Cluster, *resources: AlteredResource) -> list[Outcome]:
+def direct(cluster: Cluster, *resources: AlteredResource) -> list[AlterationOutcome]:
     """Asked of the controller itself, so that no broker has checked anything."""
     request = Alterations(resources, incremental=True, from_broker=False)
     return cluster.run(cluster.controller.alter_configs(request))
@@ -112,7 +112,7 @@ def test_settings_of_brokers_are_stored_also_if_they_do_not_change(cluster: Clus
     written = len(cluster.log)
     assert alter(cluster, resource) == [ALTERED]
     assert len(cluster.log) == written + 1
-    assert alter(cluster, setting(BROKER, "1", "log.retention.ms", None, Operation.DELETE))
+    assert alter(cluster, setting(BROKER, "1", "log.retention.ms", None, ConfigOperation.DELETE))
     assert cluster.image.broker_configs(1) == {}
 
 
@@ -149,7 +149,9 @@ def test_a_new_minimum_of_all_brokers_makes_void_what_elr_knew(cluster: Cluster)
     request = Alterations([setting(BROKER, "", "min.insync.replicas", "2")], incremental=True)
     result = at_once(cluster.controller.alter_configs(request))
     assert [type(record) for record in result.records] == [ConfigRecord, ClearElrRecord]
-    (outcome,) = alter(cluster, setting(BROKER, "", "min.insync.replicas", None, Operation.DELETE))
+    (outcome,) = alter(
+        cluster, setting(BROKER, "", "min.insync.replicas", None, ConfigOperation.DELETE)
+    )
     assert outcome.error is ErrorCode.INVALID_CONFIG
 
 
@@ -157,10 +159,10 @@ def test_a_resource_of_an_unknown_type_is_refused_as_by_kafka(cluster: Cluster) 
     """By a broker as an invalid request, by a controller as something it does not support."""
     resource = setting(77, "x", "a", "b")
     assert alter(cluster, resource) == [
-        Outcome(ErrorCode.INVALID_REQUEST, "Unknown resource type 77")
+        AlterationOutcome(ErrorCode.INVALID_REQUEST, "Unknown resource type 77")
     ]
     assert direct(cluster, resource) == [
-        Outcome(ErrorCode.UNSUPPORTED_VERSION, "Unknown resource type 77.")
+        AlterationOutcome(ErrorCode.UNSUPPORTED_VERSION, "Unknown resource type 77.")
     ]
 
 
@@ -172,8 +174,8 @@ def test_subscriptions_to_metrics_are_checked(cluster: Cluster) -> None:
         setting(kind, "t", "interval.ms", "5"),
         setting(kind, "u", "match", "client_id=("),
         setting(kind, "v", "metrics", "a.,b."),
-        setting(kind, "w", "metrics", "a.,b.", Operation.APPEND),
-        setting(kind, "x", "metrics", "a.,b.", Operation.SUBTRACT),
+        setting(kind, "w", "metrics", "a.,b.", ConfigOperation.APPEND),
+        setting(kind, "x", "metrics", "a.,b.", ConfigOperation.SUBTRACT),
     )
     assert [outcome.error for outcome in outcomes] == [
         ErrorCode.NONE,
@@ -208,7 +210,7 @@ def test_the_policy_of_the_operator_is_asked_last(cluster: Cluster) -> None:
         setting(TOPIC, "t", "retention.ms", "5"),
         setting(TOPIC, "nosuch", "retention.ms", "5"),
     )
-    assert refused == Outcome(ErrorCode.POLICY_VIOLATION, "retention is too short")
+    assert refused == AlterationOutcome(ErrorCode.POLICY_VIOLATION, "retention is too short")
     assert invalid.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert cluster.image.topic_configs("t") == {"segment.bytes": "2000000"}
     assert [each.configs for each in policy.asked] == [
@@ -238,25 +240,25 @@ class Compared(str):
         return str.__eq__(self, other)
 
 
-@pytest.mark.parametrize("operation", [Operation.APPEND, Operation.SUBTRACT])
-def test_a_long_list_is_not_compared_with_itself(operation: Operation) -> None:
+@pytest.mark.parametrize("operation", [ConfigOperation.APPEND, ConfigOperation.SUBTRACT])
+def test_a_long_list_is_not_compared_with_itself(operation: ConfigOperation) -> None:
     """A value of 1 MB holds 250,000 items: comparing each with all others took minutes."""
     Compared.count = 0
     items: list[str] = [Compared(f"{index}:0") for index in range(5000)]
     operands: list[str] = [Compared(f"{index}:0") for index in range(4000, 9000)]
     altered = _altered_list(items, operation, operands)
-    assert len(altered) == (9000 if operation is Operation.APPEND else 4000)
+    assert len(altered) == (9000 if operation is ConfigOperation.APPEND else 4000)
     assert Compared.count < 20_000
 
 
 def test_lists_are_altered_item_by_item(cluster: Cluster) -> None:
-    def now(value: str, operation: Operation) -> str:
+    def now(value: str, operation: ConfigOperation) -> str:
         alter(cluster, setting(TOPIC, "t", REPLICAS, value, operation))
         return cluster.image.topic_configs("t")[REPLICAS]
 
-    assert now("0:1,1:1", Operation.APPEND) == "0:1,1:1"
-    assert now("1:1,2:1,2:1", Operation.APPEND) == "0:1,1:1,2:1"
-    assert now("1:1,9:1", Operation.SUBTRACT) == "0:1,2:1"
+    assert now("0:1,1:1", ConfigOperation.APPEND) == "0:1,1:1"
+    assert now("1:1,2:1,2:1", ConfigOperation.APPEND) == "0:1,1:1,2:1"
+    assert now("1:1,9:1", ConfigOperation.SUBTRACT) == "0:1,2:1"
 
 
 def test_a_resource_has_not_that_many_settings(cluster: Cluster) -> None:
@@ -283,7 +285,7 @@ def test_error_messages_fit_into_old_responses(cluster: Cluster) -> None:
         cluster,
         AlteredResource(TOPIC, "t", nulls),
         setting(TOPIC, long_name, "retention.ms", "5"),
-        setting(TOPIC, "t", long_name, "5", Operation.APPEND),
+        setting(TOPIC, "t", long_name, "5", ConfigOperation.APPEND),
     )
     for outcome in outcomes:
         assert outcome.error and len(outcome.message or "") < 10_000

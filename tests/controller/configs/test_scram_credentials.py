@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.configs.scram_credentials import MAX_ITERATIONS, derive_keys
-from kbroker.controller.result import at_once
 from kbroker.metadata.scram_credentials import MECHANISMS, SCRAM_LEVEL
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.authentication import AlterUserScramCredentialsRequest
 from tests.controller.cluster import Cluster

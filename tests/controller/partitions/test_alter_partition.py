@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kbroker.controller.partitions.alter_partition import MAX_ISR, TOPICS_PER_STEP, alter_partition
 from kbroker.controller.partitions.decision_context import DecisionContext
-from kbroker.controller.result import at_once
 from kbroker.model import uuid_from_string
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from tests.controller.decisions import (

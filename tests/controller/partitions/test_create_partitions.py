@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.partitions.create_partitions import CreatePartitionsTopic, create_partitions
-from kbroker.controller.result import at_once
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreatePartitionsRequest
 from tests.controller.cluster import Cluster, topic

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from kbroker.controller.partitions.decision_context import DecisionContext
 from kbroker.controller.partitions.partition_change import Election
 from kbroker.controller.partitions.partition_index import PartitionIndex
-from kbroker.controller.result import at_once
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.image import (
     TOPIC_RESOURCE,
@@ -22,6 +21,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import InvariantError
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 

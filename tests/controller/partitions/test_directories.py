@@ -11,7 +11,7 @@ from kbroker.controller.partitions import directories
 from kbroker.controller.partitions.decision_context import DecisionContext
 from kbroker.controller.partitions.directories import Assignment
 from kbroker.controller.partitions.partition_index import PartitionIndex
-from kbroker.controller.result import CHANGES_PER_STEP, at_once
+from kbroker.controller.result import CHANGES_PER_STEP
 from kbroker.metadata.configs import TopicSettings
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
@@ -24,6 +24,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.layered_map import LayeredMap
 from kbroker.model import UNASSIGNED_DIRECTORY, Uuid, uuid_from_string
+from kbroker.ports import at_once
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import AssignReplicasToDirsRequest

@@ -10,7 +10,8 @@ from kbroker.controller.partitions.elections import (
     elect_leaders,
     elect_unclean_leaders,
 )
-from kbroker.controller.result import TOO_MANY_RECORDS, at_once
+from kbroker.controller.result import TOO_MANY_RECORDS
+from kbroker.ports import at_once
 from kbroker.protocol.codecs.codec import encode
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import ElectLeadersRequest, ElectLeadersResponse

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.controller import result as result_module
 from kbroker.controller.partitions.reassignments import alter_reassignments
-from kbroker.controller.result import at_once
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.controller.policies import NewTopic, Policies, PolicyViolation
-from kbroker.controller.result import at_once
 from kbroker.model import UNASSIGNED_DIRECTORY, ZERO_UUID, Uuid
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kbroker.protocol.messages.stored.metadata_records import (

@@ -14,6 +14,7 @@ import pytest
 
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.model import TopicPartition
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest
 from kbroker.protocol.messages.coordinators.offsets import OffsetDeleteRequest
@@ -21,7 +22,6 @@ from kbroker.protocol.messages.coordinators.share_groups import (
     AlterShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequest,
 )
-from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.commits import commit

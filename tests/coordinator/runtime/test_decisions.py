@@ -16,10 +16,10 @@ from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
 from kbroker.coordinator.runtime.result import (
     CoordinatorResult,
+    DeferredResponse,
     OutgoingRequest,
     Reply,
     Results,
-    Waiter,
     in_batches,
 )
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
@@ -54,7 +54,7 @@ class Numbers:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
         self.pending: dict[str, int] = {}
-        self.waiting: list[Waiter] = []
+        self.waiting: list[DeferredResponse] = []
         self.events: list[tuple[object, ...]] = []
 
     def decode(self, key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
@@ -112,7 +112,7 @@ class Numbers:
         return CoordinatorResult([], self.numbers.get(name))
 
     def wait(self) -> CoordinatorResult[object]:
-        waiter: Waiter = Deferred()
+        waiter: DeferredResponse = Deferred()
         self.waiting.append(waiter)
         return CoordinatorResult([], waiter)
 
@@ -237,7 +237,7 @@ def test_a_failed_write_fails_what_comes_before_the_reload_and_leaves_nothing_wa
     read = world.read("a")
     assert read.error is not None
     assert read.error.code is E.NOT_COORDINATOR
-    waiter: Waiter = Deferred()
+    waiter: DeferredResponse = Deferred()
     reply = Reply(waiter, HeartbeatResponse())
     decision: CoordinatorResult[object] = CoordinatorResult([], waiter, lambda now_ms: [reply])
     answer = world.runtime.handle(world.runtime.host(0), decision)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import ListGroupsResponse
 from kbroker.protocol.messages.coordinators.offsets import OffsetFetchRequest
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.group.commits import commit, commit_later, fetch
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.simulation import World

@@ -11,7 +11,7 @@ from kbroker.coordinator.runtime.coordinator_log import AppendOutcome
 from kbroker.coordinator.runtime.deadlines import Deadline
 from kbroker.coordinator.runtime.result import Results
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import (
     HeartbeatRequest,
@@ -22,7 +22,6 @@ from kbroker.protocol.messages.coordinators.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetCommitResponse
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.group.commits import commit, commit_later, fetch, fetch_all
 from tests.coordinator.group.members import ClientMember, settle
 from tests.coordinator.group.offset_transactions import end_transaction

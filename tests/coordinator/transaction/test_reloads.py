@@ -16,10 +16,9 @@ from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
 from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import AT_REST, ENDING
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.transactions import ListTransactionsRequest
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.transaction.world import Client, TransactionWorld
 

@@ -13,12 +13,12 @@ from kbroker.coordinator.transaction.producer import Producer
 from kbroker.coordinator.transaction.records import Transaction
 from kbroker.coordinator.transaction.state import ENDING, TransactionState
 from kbroker.model import TopicPartition
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.transactions import (
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.transaction.world import OUT, Client, TransactionWorld
 
 S = TransactionState

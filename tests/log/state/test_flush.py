@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.state.flush import Flush, FolderChanges
+from kbroker.log.state.flush import FolderChanges, LogFlush
 
 
 class Noted:
@@ -65,7 +65,7 @@ def test_an_older_flush_that_ends_last_takes_nothing_back() -> None:
 def test_files_are_synced_in_order_up_to_the_first_that_fails() -> None:
     notes: list[str] = []
     ended: list[tuple[int, bool]] = []
-    flush = Flush(
+    flush = LogFlush(
         [Noted("one", notes), Noted("two", notes), Noted("broken", notes), Noted("x", notes)],
         lambda flush, is_synced: ended.append((flush.up_to, is_synced)),
         up_to=7,

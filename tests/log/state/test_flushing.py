@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.state.flush import Flush
+from kbroker.log.state.flush import LogFlush
 from kbroker.log.state.flushing import begin_flush, flush_now, limit_flushes
 from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> PartitionLog:
     return log
 
 
-def names_of(flush: Flush) -> list[str]:
+def names_of(flush: LogFlush) -> list[str]:
     return [Path(file.path).name for file in flush.files]
 
 

@@ -22,12 +22,12 @@ from kbroker.replication.followers.fetchers import (
     fetcher_number,
 )
 from kbroker.replication.followers.followed_partition import AppendFetched, LogChange
-from kbroker.replication.followers.follower import CHANGE_PATIENCE_MS, Follower
-from kbroker.replication.followers.follower_log import FollowerLogs, Waits
-from kbroker.replication.followers.follower_session import FetchLimits
+from kbroker.replication.followers.follower import CHANGE_PATIENCE_MS, FollowedPartitions
+from kbroker.replication.followers.follower_log import FollowerLogs
+from kbroker.replication.followers.follower_session import ReplicaFetchLimits
 from kbroker.replication.partition import Partition
 from kbroker.replication.role import Role
-from kbroker.replication.time_slices import FairSlices
+from kbroker.replication.time_slices import FairSlices, Steps
 from tests.replication.batch_log import BatchLog
 from tests.replication.follower_world import (
     BACKOFF_MS,
@@ -41,7 +41,7 @@ from tests.sim.timers import SimTimers
 
 
 class LeaderStub:
-    """A `fetchers.Leader` whose answers a test gives."""
+    """A `fetchers.LeaderEndPoint` whose answers a test gives."""
 
     def __init__(self) -> None:
         self.fetches: list[tuple[FetchRequest, Deferred[FetchResponse]]] = []
@@ -77,7 +77,7 @@ class Logs(FollowerLogs):
             pass
         return None
 
-    def _append(self, partition: Partition, change: LogChange) -> Waits:  # type: ignore[override]  # of any kind
+    def _append(self, partition: Partition, change: LogChange) -> Steps[None]:  # type: ignore[override]  # of any kind
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
@@ -99,7 +99,9 @@ class FetcherWorld:
         self.fetcher = self.make(1, 0)
 
     def make(self, leader_id: int, number: int) -> ReplicaFetcher:
-        follower = Follower(NODE_ID, FetchLimits(), backoff_ms=BACKOFF_MS, broker_epoch=lambda: 7)
+        follower = FollowedPartitions(
+            NODE_ID, ReplicaFetchLimits(), backoff_ms=BACKOFF_MS, broker_epoch=lambda: 7
+        )
         return ReplicaFetcher(
             follower,
             self.leader,

@@ -8,10 +8,10 @@ from kbroker.model import Uuid
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.replication.followers.follower_session import (
-    FetchLimits,
     FollowerSession,
     PartitionKey,
     Position,
+    ReplicaFetchLimits,
 )
 
 ONE: Uuid = bytes(15) + b"\x01"
@@ -46,7 +46,7 @@ def response(*keys: PartitionKey, session_id: int = ID, error: int = 0) -> Fetch
 
 def begun(*keys: PartitionKey) -> FollowerSession:
     """A session whose first request was answered."""
-    session = FollowerSession(FetchLimits())
+    session = FollowerSession(ReplicaFetchLimits())
     full(session, *keys)
     assert session.answered(response(*keys))
     assert not session.is_full
@@ -54,7 +54,7 @@ def begun(*keys: PartitionKey) -> FollowerSession:
 
 
 def test_a_full_request_groups_by_topic_and_states_limits() -> None:
-    session = FollowerSession(FetchLimits(100, 2, 3_000, 400))
+    session = FollowerSession(ReplicaFetchLimits(100, 2, 3_000, 400))
     assert full(session) is None
     request = full(session, (ONE, 0), (TWO, 5), (ONE, 3))
     assert request is not None
@@ -102,7 +102,7 @@ def test_without_partitions_nothing_is_asked() -> None:
     ],
 )
 def test_answers_to_a_full_request(answer: FetchResponse, counts: bool, session_id: int) -> None:
-    session = FollowerSession(FetchLimits())
+    session = FollowerSession(ReplicaFetchLimits())
     full(session, (ONE, 0), (ONE, 1))
     assert session.answered(answer) is counts
     assert session.is_full

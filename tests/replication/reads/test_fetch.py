@@ -10,7 +10,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.replication.purgatory import PendingResponse
+from kbroker.replication.purgatory import DelayedResponse
 from kbroker.replication.reads.fetch import ANSWER_BYTES, SHORT_WAIT_MS
 from kbroker.replication.reads.fetch_set import PARTITION_BYTES
 from kbroker.server.network.memory_pool import MemoryPool
@@ -26,8 +26,8 @@ from tests.replication.world import (
 )
 
 
-def pending(outcome: FetchResponse | Deferred[FetchResponse]) -> PendingResponse[FetchResponse]:
-    assert isinstance(outcome, PendingResponse)
+def pending(outcome: FetchResponse | Deferred[FetchResponse]) -> DelayedResponse[FetchResponse]:
+    assert isinstance(outcome, DelayedResponse)
     assert not outcome.done
     return outcome
 

@@ -11,7 +11,7 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.leaders.isr import IsrPorts
 from kbroker.replication.partition import Partition
-from kbroker.replication.purgatory import PendingResponse
+from kbroker.replication.purgatory import DelayedResponse
 from kbroker.replication.reads.low_watermark import NO_LOW_WATERMARK, LowWatermark
 from tests.replication.proposals import Brokers, Proposals
 from tests.replication.world import World, batch
@@ -42,14 +42,14 @@ class LowWorld(World):
             now_ms=self.timers.monotonic_ms(),
         )
 
-    def delete(self, offset: int) -> LowWatermark | PendingResponse[LowWatermark]:
+    def delete(self, offset: int) -> LowWatermark | DelayedResponse[LowWatermark]:
         key = self.partition.topic_partition
         self.replicas.delete_records(key, offset)
         return self.replicas.await_low_watermark(key, offset, TIMEOUT_MS)
 
-    def pending(self, offset: int) -> PendingResponse[LowWatermark]:
+    def pending(self, offset: int) -> DelayedResponse[LowWatermark]:
         outcome = self.delete(offset)
-        assert isinstance(outcome, PendingResponse) and not outcome.done
+        assert isinstance(outcome, DelayedResponse) and not outcome.done
         return outcome
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kbroker.model import TopicPartition
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.reads import offsets
 from kbroker.replication.reads.offsets import ListedOffset
-from kbroker.server.slicing.sliced import at_once
 from tests.replication.world import NOW_MS, TOPIC, World, batch
 
 KEY = TopicPartition(TOPIC, 0)

@@ -33,7 +33,13 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.answer_queue import AnswerQueue
 from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.requests import CloseConnection, Outcome, PendingResponse, RequestContext, Steps
+from kbroker.server.requests import (
+    CloseConnection,
+    HandlerSteps,
+    Outcome,
+    PendingResponse,
+    RequestContext,
+)
 from kbroker.server.services import Services
 from kbroker.server.session import Session
 from kbroker.server.slicing.divided_requests import Division
@@ -76,7 +82,7 @@ def delete_handler(world: World) -> ApiHandler:
 
 def sync_handler(
     handle: Callable[[Any, RequestContext, Any], Outcome],
-    steps: Callable[[Any, RequestContext, Any], Steps] | None = None,
+    steps: Callable[[Any, RequestContext, Any], HandlerSteps] | None = None,
 ) -> ApiHandler:
     """Its response may wait for other members."""
     return ApiHandler(
@@ -284,7 +290,7 @@ def test_steps_of_a_handler_are_taken_in_its_place_and_others_begin_when_they_wa
     taken: list[int] = []
     waits_for: Deferred[None] = Deferred()
 
-    def steps(services: Any, context: RequestContext, request: Any) -> Steps:
+    def steps(services: Any, context: RequestContext, request: Any) -> HandlerSteps:
         for number in range(20):
             taken.append(number)
             yield None
@@ -323,7 +329,7 @@ def test_steps_of_a_handler_are_taken_in_its_place_and_others_begin_when_they_wa
 def test_what_such_steps_raise_is_answered(error: Exception, code: ErrorCode) -> None:
     world = World()
 
-    def steps(services: Any, context: RequestContext, request: Any) -> Steps:
+    def steps(services: Any, context: RequestContext, request: Any) -> HandlerSteps:
         yield None
         raise error
 

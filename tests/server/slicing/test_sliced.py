@@ -15,7 +15,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.framing import encode_request_frame
 from kbroker.protocol.messages.coordinators.groups import HeartbeatRequest, HeartbeatResponse
-from kbroker.replication.time_slices import FairSlices
+from kbroker.replication.time_slices import FairSlices, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.api_policy import NO_AUTHORISATION, ApiPolicy, Versions
 from kbroker.server.dispatch import Dispatcher
@@ -23,7 +23,7 @@ from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.session import Session
 from kbroker.server.slicing.large_requests import FREED_ITEMS
-from kbroker.server.slicing.sliced import UNFINISHED_BYTES, AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import UNFINISHED_BYTES, AnswerSize, sliced
 from kbroker.settings.broker import BrokerConfig
 from tests.replication.test_time_slices import Ticks, Turns
 

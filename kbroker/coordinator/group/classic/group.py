@@ -17,7 +17,7 @@ from kbroker.coordinator.group.membership.embedded_protocol import PROTOCOL_TYPE
 from kbroker.coordinator.group.membership.join import UNKNOWN_MEMBER, Join, join_error
 from kbroker.coordinator.group.records import group_metadata_record
 from kbroker.coordinator.runtime.deadlines import Deadline
-from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Waiter
+from kbroker.coordinator.runtime.result import CoordinatorResult, DeferredResponse, Reply, Result
 from kbroker.model import InvariantError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import (
@@ -146,7 +146,9 @@ class ClassicGroup(Rebalance):
         self.state = GroupState.DEAD
         return results
 
-    def abandon_creation(self, waiter: Waiter, error: ErrorCode, now_ms: int) -> list[Result]:
+    def abandon_creation(
+        self, waiter: DeferredResponse, error: ErrorCode, now_ms: int
+    ) -> list[Result]:
         """The record of this new group was rejected: answer the JoinGroup that created it."""
         for member in self.members.values():
             if member.join_waiter is waiter:
@@ -186,7 +188,9 @@ class ClassicGroup(Rebalance):
             return self._join_without_id(join, now_ms)
         return self._join_with_id(join, now_ms)
 
-    def sync(self, request: SyncGroupRequest, waiter: Waiter, now_ms: int) -> list[Result]:
+    def sync(
+        self, request: SyncGroupRequest, waiter: DeferredResponse, now_ms: int
+    ) -> list[Result]:
         """SyncGroup: a member requests its assignment; the leader sends those of all members."""
         error = self._check_sync(request)
         if error is not ErrorCode.NONE:

@@ -24,7 +24,13 @@ from kbroker.coordinator.group.offsets.expiry import Retention
 from kbroker.coordinator.group.records import group_metadata_record, group_tombstone
 from kbroker.coordinator.runtime.deadlines import Deadlines
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, Result, Results, Waiter
+from kbroker.coordinator.runtime.result import (
+    CoordinatorResult,
+    DeferredResponse,
+    Reply,
+    Result,
+    Results,
+)
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue, Message
@@ -47,7 +53,7 @@ _DescribedGroup = DescribeGroupsResponse.DescribedGroup
 _DescribedMember = DescribeGroupsResponse.DescribedGroupMember
 
 
-def _answered_by(waiter: Waiter, results: Results) -> CoordinatorResult[Message]:
+def _answered_by(waiter: DeferredResponse, results: Results) -> CoordinatorResult[Message]:
     """The decision on a request that is answered by a Reply to its waiter, in results or in a later
     decision.
     """
@@ -250,7 +256,7 @@ class ClassicGroups:
 
     def sync(self, request: SyncGroupRequest, now_ms: int) -> CoordinatorResult[Message]:
         """SyncGroup."""
-        waiter: Waiter = Deferred()
+        waiter: DeferredResponse = Deferred()
         group = self.groups[request.group_id]
         return _answered_by(waiter, group.sync(request, waiter, now_ms))
 

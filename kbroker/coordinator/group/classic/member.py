@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.coordinator.group.membership.join import Protocols, said_bytes
 from kbroker.coordinator.runtime.deadlines import Deadline
-from kbroker.coordinator.runtime.result import Waiter
+from kbroker.coordinator.runtime.result import DeferredResponse
 from kbroker.protocol.messages.stored.group_records import GroupMetadataValue
 
 
@@ -56,8 +56,8 @@ class Member:
         self.assignment = assignment
         self.former_assignment = b""
         self.is_new = False
-        self.join_waiter: Waiter | None = None
-        self.sync_waiter: Waiter | None = None
+        self.join_waiter: DeferredResponse | None = None
+        self.sync_waiter: DeferredResponse | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.coordinator.runtime.result import Waiter
+from kbroker.coordinator.runtime.result import DeferredResponse
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import JoinGroupResponse
 
@@ -59,7 +59,7 @@ class Join:
         protocol_type: str,
         protocols: Protocols,
         version: int,
-        waiter: Waiter,
+        waiter: DeferredResponse,
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id

@@ -42,11 +42,11 @@ from kbroker.server.dispatch import Dispatcher
 from kbroker.server.policies.administration import ENVELOPE as POLICIES
 from kbroker.server.requests import (
     CloseConnection,
+    HandlerSteps,
     Outcome,
     PendingResponse,
     Refusal,
     RequestContext,
-    Steps,
     WrittenResponse,
 )
 from kbroker.server.services import ControllerServices
@@ -93,7 +93,7 @@ class EnvelopeHandler:
 
     def steps(
         self, services: ControllerServices, context: RequestContext, request: EnvelopeRequest
-    ) -> Steps:
+    ) -> HandlerSteps:
         """`handle` for a large request."""
         del services
         embedded = _unwrap(context, request)

@@ -37,7 +37,7 @@ from kbroker.quorum.raft.effects import RaftRequest
 from kbroker.quorum.raft.requests.messages import metadata_partition, refused_partitions
 from kbroker.server.api_handler import REFUSED_ITEMS, ApiHandler
 from kbroker.server.policies.administration import QUORUM as POLICIES
-from kbroker.server.requests import Outcome, RequestContext, Steps
+from kbroker.server.requests import HandlerSteps, Outcome, RequestContext
 from kbroker.server.services import ControllerServices
 
 _PARTITIONS: Final = ("topics", "partitions")
@@ -55,7 +55,7 @@ def handle_raft_request(
 
 def describe_quorum_in_steps(
     services: ControllerServices, context: RequestContext, request: DescribeQuorumRequest
-) -> Steps:
+) -> HandlerSteps:
     """The same for a large DescribeQuorum, which names more than the one partition there is: each
     one is refused, as the quorum refuses them in a small request.
     """
@@ -96,7 +96,7 @@ def _error_message(response: Callable[..., Message]) -> Callable[[Any, ErrorCode
 def _api(
     api_key: ApiKey,
     error_response: Callable[[Any, ErrorCode, str], Message],
-    steps: Callable[[ControllerServices, RequestContext, Any], Steps] | None = None,
+    steps: Callable[[ControllerServices, RequestContext, Any], HandlerSteps] | None = None,
 ) -> ApiHandler[ControllerServices]:
     return ApiHandler(api_key, handle_raft_request, error_response, POLICIES[api_key], steps=steps)
 

@@ -20,13 +20,13 @@ from kbroker.protocol.messages.admin.acls import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.administration import ACLS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, sliced
 
 UNKNOWN: Final = 0
 """Of resource types, pattern types, operations and permission types alike."""

@@ -19,8 +19,13 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from kbroker.broker.alteration_parts import AlterationParts
-from kbroker.controller.configs.configs import ALTERED, Alteration, Alterations, AlteredResource
-from kbroker.controller.configs.configs import Outcome as Altered
+from kbroker.controller.configs.configs import (
+    ALTERED,
+    Alteration,
+    AlterationOutcome,
+    Alterations,
+    AlteredResource,
+)
 from kbroker.controller.result import MAX_RECORDS_PER_OPERATION, TOO_MANY_RECORDS
 from kbroker.metadata.image import MetadataImage
 from kbroker.ports import Deferred
@@ -34,7 +39,7 @@ from kbroker.protocol.messages.admin.configs import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.forwarding import ENVELOPE_BYTES
 from kbroker.server.handlers.configs.broker_settings import outcome_here
@@ -42,7 +47,7 @@ from kbroker.server.policies.administration import ALTER_CONFIGS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced
 from kbroker.settings.tables.keys import ResourceType
 from kbroker.settings.views.network import NetworkConfig
 
@@ -137,7 +142,9 @@ def _failures(
 
 
 def _results(
-    result: _ResultType[R], resources: Sequence[AlteredResource], outcomes: Sequence[Altered]
+    result: _ResultType[R],
+    resources: Sequence[AlteredResource],
+    outcomes: Sequence[AlterationOutcome],
 ) -> Generator[None, None, list[R]]:
     """The results of a response, in the order of the resources; steps of a sliced handler."""
     pace = Pace(CHEAP_ITEMS)
@@ -184,7 +191,7 @@ def _asked(
 
 def _alter(
     services: NodeServices, context: RequestContext, request: Alterations
-) -> Generator[Deferred[Any] | None, None, list[Altered]]:
+) -> Generator[Deferred[Any] | None, None, list[AlterationOutcome]]:
     """The outcomes in the order of the resources. What this node does not decide on itself goes to
     the controller in parts.
     """
@@ -194,13 +201,13 @@ def _alter(
         if pace.is_due():
             yield None
         places.setdefault((resource.resource_type, resource.name), []).append(place)
-    outcomes: list[Altered] = [ALTERED] * len(request.resources)
+    outcomes: list[AlterationOutcome] = [ALTERED] * len(request.resources)
     parts = _parts(services, context, request)
     for same in places.values():
         if pace.is_due():
             yield None
         resource = request.resources[same[0]]
-        outcome: Altered | None = _REPEATED
+        outcome: AlterationOutcome | None = _REPEATED
         if len(same) == 1:
             outcome = outcome_here(services, request, resource)
             if resource.resource_type in _CHECKED_HERE:
@@ -216,7 +223,9 @@ def _alter(
     return outcomes
 
 
-_REPEATED: Final = Altered(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+_REPEATED: Final = AlterationOutcome(
+    ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+)
 _CHECKED_HERE: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
 

@@ -16,8 +16,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from kbroker.controller.configs.configs import AlteredResource, Operation
+from kbroker.controller.configs.configs import AlteredResource
 from kbroker.log_lines import shown
+from kbroker.model import ConfigOperation
 from kbroker.ports import SetLogLevel
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.describe import ConfigEntry
@@ -61,7 +62,7 @@ def alter_levels(
     _check_name(node_id, resource.name)
     for name, operation, level in resource.alterations:
         match operation:
-            case Operation.SET:
+            case ConfigOperation.SET:
                 _check_exists(name)
                 if level not in LEVELS:
                     message = (
@@ -69,13 +70,13 @@ def alter_levels(
                         f" supported log level. Valid log levels are {', '.join(LEVELS)}"
                     )
                     raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-            case Operation.DELETE:
+            case ConfigOperation.DELETE:
                 _check_exists(name)
                 if name == ROOT:
                     message = "Removing the log level of the root logger is not allowed"
                     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-            case Operation.APPEND | Operation.SUBTRACT:
-                kind = Operation(operation).name
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                kind = ConfigOperation(operation).name
                 message = f"{kind} operation is not allowed for the BROKER_LOGGER resource"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
             case _:
@@ -92,7 +93,7 @@ def alter_levels(
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if not validate_only:
         for name, operation, level in resource.alterations:
-            is_set = operation == Operation.SET
+            is_set = operation == ConfigOperation.SET
             set_level(_logger_of(name), LEVELS[level or ""] if is_set else logging.NOTSET)
             logger.warning("Node %d: the log level of %s is %s now", node_id, name, _level_of(name))
 

@@ -9,14 +9,14 @@ from typing import Final
 
 from kbroker.controller.configs.configs import (
     ALTERED,
+    AlterationOutcome,
     Alterations,
     AlteredResource,
-    Operation,
-    Outcome,
     changes_of,
     check_form,
 )
 from kbroker.log_lines import shown
+from kbroker.model import ConfigOperation
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.server.handlers.configs.broker_loggers import alter_levels
 from kbroker.server.services import NodeServices
@@ -24,13 +24,13 @@ from kbroker.settings.dynamic import broker_key, check_altered, stored_configs
 from kbroker.settings.listener_keys import listener_of
 from kbroker.settings.tables.keys import ConfigError, ConfigType, ResourceType
 
-_OPERATIONS: Final = frozenset[int](Operation)
-_OF_LISTS: Final = frozenset[int]({Operation.APPEND, Operation.SUBTRACT})
+_OPERATIONS: Final = frozenset[int](ConfigOperation)
+_OF_LISTS: Final = frozenset[int]({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
 
 
 def outcome_here(
     services: NodeServices, request: Alterations, resource: AlteredResource
-) -> Outcome | None:
+) -> AlterationOutcome | None:
     """The outcome for a resource that need not be asked of the controller; None for any other."""
     try:
         if resource.resource_type == ResourceType.BROKER_LOGGER and request.incremental:
@@ -46,7 +46,7 @@ def outcome_here(
             check_form(resource)
             _check_broker(services, request, resource)
     except KafkaError as error:
-        return Outcome(error.code, error.message)
+        return AlterationOutcome(error.code, error.message)
     return None
 
 
@@ -94,7 +94,7 @@ def _check_operations(resource: AlteredResource) -> None:
         if key is None or listener_of(name) is not None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {shown(name)}")
         if key.type is not ConfigType.LIST:
-            verb = Operation(operation).name.lower()
+            verb = ConfigOperation(operation).name.lower()
             message = f"Config value {verb} is not allowed for config key: {shown(name)}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.admin.quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.administration import CLIENT_QUOTAS as POLICIES
 from kbroker.server.requests import RequestContext
@@ -38,7 +38,6 @@ from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     TOO_LARGE,
     AnswerSize,
-    Steps,
     estimated_bytes,
     sliced,
 )

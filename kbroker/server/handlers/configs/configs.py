@@ -17,24 +17,17 @@ from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from kbroker.metadata.topic_names import name_error
+from kbroker.ports import at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.configs.broker_loggers import describe_loggers
 from kbroker.server.policies.administration import CONFIGS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import NodeServices
-from kbroker.server.slicing.sliced import (
-    CHEAP_ITEMS,
-    TOO_LARGE,
-    AnswerSize,
-    Steps,
-    at_once,
-    once_each,
-    sliced,
-)
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, once_each, sliced
 from kbroker.settings.describe import (
     ConfigEntry,
     describe_broker,

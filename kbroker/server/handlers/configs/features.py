@@ -16,12 +16,12 @@ from kbroker.metadata.features import SUPPORTED_FEATURES
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.administration import FEATURES as POLICIES
 from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
 from kbroker.server.services import NodeServices
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, sliced
 
 MIN_UPDATE_BYTES: Final = 5
 """Of an update on the wire."""

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable
 from typing import Final
 
 from kbroker.metadata.scram_credentials import credential_iterations
+from kbroker.ports import at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.authentication import (
@@ -22,7 +23,7 @@ from kbroker.protocol.messages.authentication import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.administration import SCRAM_CREDENTIALS as POLICIES
 from kbroker.server.requests import RequestContext
@@ -31,8 +32,6 @@ from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     TOO_LARGE,
     AnswerSize,
-    Steps,
-    at_once,
     estimated_bytes,
     once_each,
     sliced,

@@ -16,13 +16,14 @@ from kbroker.protocol.messages.coordinators.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.groups.group_descriptions import described_groups
 from kbroker.server.policies.groups import CONSUMER_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import sliced
 
 
 def handle_consumer_group_heartbeat(

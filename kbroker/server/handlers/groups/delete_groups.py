@@ -10,12 +10,13 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.coordinators.offsets import OffsetDeleteRequest, OffsetDeleteResponse
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import DELETE_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import sliced
 
 
 def handle_delete_groups(

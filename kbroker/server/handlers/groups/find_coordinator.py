@@ -26,12 +26,13 @@ from kbroker.protocol.messages.coordinators.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import FIND_COORDINATOR as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import sliced
 
 logger = logging.getLogger(__name__)
 

@@ -34,13 +34,14 @@ from kbroker.protocol.messages.coordinators.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.groups.group_descriptions import described_groups
 from kbroker.server.policies.groups import GROUPS as POLICIES
 from kbroker.server.requests import LARGE_REQUEST_BYTES, Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced
 
 MIN_MEMBER_BYTES: Final = 3
 """On the wire, of a member that leaves, in any version."""

@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterable
 from typing import Final, Protocol
 
 from kbroker.coordinator.group.offsets.fetch import NO_OFFSET
+from kbroker.ports import at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.offsets import (
@@ -27,21 +28,14 @@ from kbroker.protocol.messages.coordinators.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import OFFSETS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.large_requests import free_in_steps
-from kbroker.server.slicing.sliced import (
-    CHEAP_ITEMS,
-    AnswerSize,
-    Steps,
-    at_once,
-    sliced,
-    step_items_of,
-)
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, sliced, step_items_of
 
 GROUPS_VERSION: Final = 8
 """From this OffsetFetch on a request names groups."""

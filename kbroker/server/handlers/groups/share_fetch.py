@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from kbroker.model import TopicIdPartition, Uuid
-from kbroker.ports import Chained, Deferred
+from kbroker.ports import Chained, Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -25,15 +25,15 @@ from kbroker.protocol.messages.coordinators.share_groups import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from kbroker.replication.time_slices import Pace, SlicedSteps
+from kbroker.replication.time_slices import Pace, SlicedSteps, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import SHARE_FETCH as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.share.acknowledgement import Acknowledgement
 from kbroker.share.delivery import PartitionData, ReadLimits
-from kbroker.share.partitions import Outcome as Acknowledged
+from kbroker.share.partitions import AcknowledgeOutcome
 from kbroker.share.reader import Answer, Outcomes, ShareReader
 from kbroker.share.session import (
     FINAL_EPOCH,
@@ -211,7 +211,7 @@ def _acknowledged(
     services: Services,
     context: RequestContext,
     session: ShareSession,
-    outcomes: Mapping[TopicIdPartition, Acknowledged],
+    outcomes: Mapping[TopicIdPartition, AcknowledgeOutcome],
 ) -> Generator[None, None, ShareAcknowledgeResponse]:
     """In steps."""
     response = ShareAcknowledgeResponse()

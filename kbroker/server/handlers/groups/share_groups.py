@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any, Final, TypeVar
 
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import merge, pieces
 from kbroker.protocol.codecs.schema import Message
@@ -29,7 +29,7 @@ from kbroker.protocol.messages.coordinators.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.groups.group_descriptions import described_groups
 from kbroker.server.policies.groups import SHARE_GROUPS as POLICIES
@@ -40,8 +40,6 @@ from kbroker.server.slicing.sliced import (
     CHEAP_ITEMS,
     TOO_LARGE,
     AnswerSize,
-    Steps,
-    at_once,
     estimated_bytes,
     sliced,
 )

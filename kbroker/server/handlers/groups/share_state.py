@@ -37,12 +37,13 @@ from kbroker.protocol.share_partition_state import (
     StateSummary,
     StateWrite,
 )
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import SHARE_STATE as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import sliced
 
 T = TypeVar("T")
 Part = tuple[SharePlace, Deferred[T]]

@@ -18,13 +18,14 @@ from kbroker.protocol.messages.coordinators.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.handlers.groups.group_descriptions import described_groups
 from kbroker.server.policies.groups import STREAMS_GROUPS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import sliced
 
 if TYPE_CHECKING:
     from kbroker.coordinator.group.streams.membership import StreamsHeartbeat

@@ -21,15 +21,15 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from kbroker.replication.manager import HIGH_WATERMARK
-from kbroker.replication.purgatory import PendingResponse
+from kbroker.replication.purgatory import DelayedResponse
 from kbroker.replication.reads.low_watermark import NO_LOW_WATERMARK, LowWatermark
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import DELETE_RECORDS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, sliced
 
 DELETIONS_PER_STEP: Final = 8
 
@@ -76,7 +76,7 @@ def handle_delete_records(
                 yield None
             offsets[TopicPartition(topic.name, asked.partition_index)] = asked.offset
     topics: dict[str, _Topic] = {}
-    pending: list[tuple[_Partition, PendingResponse[LowWatermark]]] = []
+    pending: list[tuple[_Partition, DelayedResponse[LowWatermark]]] = []
     pace = Pace(DELETIONS_PER_STEP)
     try:
         for key, offset in offsets.items():
@@ -113,7 +113,7 @@ def _fill(answer: _Partition, outcome: LowWatermark) -> None:
 
 def _delete(
     services: Services, key: TopicPartition, offset: int, timeout_ms: int
-) -> LowWatermark | PendingResponse[LowWatermark]:
+) -> LowWatermark | DelayedResponse[LowWatermark]:
     """Raises KafkaError."""
     if services.image.partition(key.topic, key.partition) is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

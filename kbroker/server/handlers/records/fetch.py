@@ -28,6 +28,7 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import pieces
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.replication.time_slices import Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.down_conversion import DownConversion, share_of
 from kbroker.server.handlers.records.leader_hints import LeaderHints
@@ -35,7 +36,7 @@ from kbroker.server.policies.data import FETCH as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps
+from kbroker.server.slicing.sliced import CHEAP_ITEMS
 from kbroker.settings.views.log_config import max_unpacked_bytes
 from kbroker.settings.views.network import MEMORY_LIMIT
 

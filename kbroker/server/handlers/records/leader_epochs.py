@@ -15,13 +15,13 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import LEADER_EPOCHS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, sliced
+from kbroker.server.slicing.sliced import sliced
 
 _Partition = OffsetForLeaderEpochResponse.EpochEndOffset
 _Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult

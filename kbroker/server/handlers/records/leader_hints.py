@@ -10,15 +10,15 @@ from typing import Generic, Protocol, TypeVar
 
 from kbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
-Leader = TypeVar("Leader", covariant=True)
-Endpoint = TypeVar("Endpoint")
+LeaderT = TypeVar("LeaderT", covariant=True)
+EndpointT = TypeVar("EndpointT")
 EndpointOf = TypeVar("EndpointOf", covariant=True)
 
 
-class LeaderType(Protocol[Leader]):
+class LeaderType(Protocol[LeaderT]):
     """`LeaderIdAndEpoch` of a response class."""
 
-    def __call__(self, *, leader_id: int, leader_epoch: int) -> Leader: ...
+    def __call__(self, *, leader_id: int, leader_epoch: int) -> LeaderT: ...
 
 
 class EndpointType(Protocol[EndpointOf]):
@@ -27,7 +27,7 @@ class EndpointType(Protocol[EndpointOf]):
     def __call__(self, *, node_id: int, host: str, port: int, rack: str | None) -> EndpointOf: ...
 
 
-class LeaderHints(Generic[Leader, Endpoint]):
+class LeaderHints(Generic[LeaderT, EndpointT]):
     """Leaders for one response. endpoints: the response's list, which gets each leader that the
     client can reach on the listener once.
     """
@@ -38,9 +38,9 @@ class LeaderHints(Generic[Leader, Endpoint]):
         self,
         image: MetadataImage,
         listener_name: str,
-        endpoints: list[Endpoint],
-        leader: LeaderType[Leader],
-        endpoint: EndpointType[Endpoint],
+        endpoints: list[EndpointT],
+        leader: LeaderType[LeaderT],
+        endpoint: EndpointType[EndpointT],
     ) -> None:
         self._image = image
         self._listener_name = listener_name
@@ -49,7 +49,7 @@ class LeaderHints(Generic[Leader, Endpoint]):
         self._endpoint = endpoint
         self._named: set[int] = set()
 
-    def leader_of(self, topic: TopicImage | None, index: int) -> Leader | None:
+    def leader_of(self, topic: TopicImage | None, index: int) -> LeaderT | None:
         """The leader of a partition; None if there is no such partition."""
         partition = None if topic is None else topic.partitions.get(index)
         if partition is None:

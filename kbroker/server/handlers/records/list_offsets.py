@@ -28,13 +28,13 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from kbroker.replication.reads.offsets import SINCE_VERSION
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import LIST_OFFSETS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, AnswerSize, sliced
 
 LEADER_EPOCH_SINCE: Final = 4
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5

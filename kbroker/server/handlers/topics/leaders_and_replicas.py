@@ -29,20 +29,13 @@ from kbroker.protocol.messages.cluster import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.administration import LEADERS_AND_REPLICAS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import (
-    CHEAP_ITEMS,
-    STRUCT_BYTES,
-    TOO_LARGE,
-    AnswerSize,
-    Steps,
-    sliced,
-)
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, STRUCT_BYTES, TOO_LARGE, AnswerSize, sliced
 
 RESULT_BYTES: Final = 256
 """About what the result for a partition takes in memory and on the wire, but for its topic's name,

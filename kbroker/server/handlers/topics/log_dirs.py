@@ -19,6 +19,7 @@ from typing import Final
 from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
+from kbroker.ports import at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.admin.log_dirs import (
@@ -27,12 +28,12 @@ from kbroker.protocol.messages.admin.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import LOG_DIRS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced
 
 MAX_INT64: Final = (1 << 63) - 1
 MOVES_PER_STEP: Final = 8

@@ -32,13 +32,13 @@ from kbroker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
 )
-from kbroker.replication.time_slices import STEP_ITEMS
+from kbroker.replication.time_slices import STEP_ITEMS, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import METADATA as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 

@@ -20,13 +20,13 @@ from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from kbroker.replication.time_slices import STEP_ITEMS
+from kbroker.replication.time_slices import STEP_ITEMS, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import TOPIC_PARTITIONS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import Steps, once_each, sliced, sorted_in_steps
+from kbroker.server.slicing.sliced import once_each, sliced, sorted_in_steps
 
 TOPIC_OPERATIONS: Final = authorized_operations(AclResource.TOPIC)
 

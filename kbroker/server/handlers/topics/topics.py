@@ -37,7 +37,7 @@ from kbroker.controller.result import (
     free_of_charge,
 )
 from kbroker.model import ZERO_UUID, Uuid
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import (
@@ -48,14 +48,14 @@ from kbroker.protocol.messages.admin.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.administration import TOPICS as POLICIES
 from kbroker.server.quotas.client_quotas import MutationCharge
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import NodeServices
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, at_once, once_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced
 
 TOPICS_PER_PART: Final = 32
 PARTITIONS_PER_PART: Final = 128

@@ -19,13 +19,13 @@ from kbroker.protocol.messages.coordinators.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
 )
-from kbroker.replication.time_slices import STEP_ITEMS
+from kbroker.replication.time_slices import STEP_ITEMS, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.data import PRODUCERS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, Steps, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, TOO_LARGE, AnswerSize, sliced
 
 PRODUCER_BYTES: Final = 256
 PARTITION_BYTES: Final = 256

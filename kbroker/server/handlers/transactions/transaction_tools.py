@@ -25,13 +25,13 @@ from kbroker.protocol.messages.coordinators.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import TRANSACTION_TOOLS as POLICIES
 from kbroker.server.requests import RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
-from kbroker.server.slicing.sliced import CHEAP_ITEMS, Steps, describe_each, sliced
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, describe_each, sliced
 
 MARKERS_PER_STEP: Final = 8
 

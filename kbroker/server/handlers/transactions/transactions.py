@@ -17,12 +17,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
-from kbroker.coordinator.group.offsets.commit import Commit
+from kbroker.coordinator.group.offsets.commit import ValidatedCommit
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.producer import Producer
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest, OffsetCommitResponse
@@ -36,21 +36,14 @@ from kbroker.protocol.messages.coordinators.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.policies.groups import TRANSACTIONS as POLICIES
 from kbroker.server.requests import Outcome, RequestContext
 from kbroker.server.services import Services
 from kbroker.server.slicing.divided_requests import Division
 from kbroker.server.slicing.large_requests import free_in_steps
-from kbroker.server.slicing.sliced import (
-    CHEAP_ITEMS,
-    Steps,
-    at_once,
-    once_each,
-    sliced,
-    step_items_of,
-)
+from kbroker.server.slicing.sliced import CHEAP_ITEMS, once_each, sliced, step_items_of
 
 BATCHED_SINCE: Final = 4
 """AddPartitionsToTxn of brokers: several transactions in one request."""
@@ -319,7 +312,7 @@ def _commit_in_transaction(
     services: Services,
     version: int,
     request: TxnOffsetCommitRequest,
-    commit: Commit,
+    commit: ValidatedCommit,
     asked: OffsetCommitRequest,
 ) -> Deferred[ErrorCode]:
     partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))

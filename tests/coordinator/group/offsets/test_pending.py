@@ -19,6 +19,7 @@ from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.runtime.result import CoordinatorResult
 from kbroker.model import TopicPartition
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.coordinators.offsets import (
@@ -28,7 +29,6 @@ from kbroker.protocol.messages.coordinators.offsets import (
     OffsetFetchResponse,
 )
 from kbroker.protocol.messages.stored.group_records import GroupMetadataValue, OffsetCommitValue
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.compacted import compacted
 from tests.coordinator.group.commits import ask, commit, fetch
 from tests.coordinator.group.offset_transactions import (

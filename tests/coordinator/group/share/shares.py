@@ -9,7 +9,7 @@ from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.share.offset_descriptions import EndOffset, EndsFound
 from kbroker.coordinator.group.share_service import ShareGroupCoordinator
 from kbroker.model import TopicIdPartition, TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kbroker.protocol.messages.coordinators.share_groups import (
@@ -21,7 +21,6 @@ from kbroker.protocol.messages.coordinators.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.share_partition_state import SharePlace, StateFound, StateSummary, StateWrite
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.simulation import Context, World
 
 

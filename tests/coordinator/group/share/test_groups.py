@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from kbroker.model import InvariantError, TopicIdPartition, TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.codecs.pieces import PIECE_ITEMS
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -19,7 +19,6 @@ from kbroker.protocol.messages.coordinators.share_groups import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
 )
-from kbroker.server.slicing.sliced import at_once
 from tests.coordinator.group.share.shares import Shares, partitions_of, settle
 from tests.coordinator.simulation import Context
 

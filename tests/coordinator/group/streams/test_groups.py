@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from kbroker.coordinator.group.streams.reconciliation import StreamsMemberState
 from kbroker.coordinator.group.streams.records import streams_current_record
 from kbroker.coordinator.group.streams.tasks import Task
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.coordinators.groups import DeleteGroupsRequest
 from kbroker.protocol.messages.coordinators.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.coordinators.streams_groups import StreamsGroupHeartbeatRequest
-from kbroker.server.slicing.sliced import at_once
 from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
 from tests.coordinator.group.streams_members import StreamsThread, ask, settle, task_ids, topology
 from tests.coordinator.simulation import Context, World

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from kbroker.controller.configs.client_quotas import QuotaAlteration, QuotaOutcome
-from kbroker.controller.result import at_once
 from kbroker.metadata.image import MetadataImage, QuotaEntity
 from kbroker.metadata.layered_map import LayeredMap
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs import codec
 from kbroker.protocol.errors import ErrorCode, KafkaError

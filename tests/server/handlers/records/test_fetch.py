@@ -24,7 +24,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.server.down_conversion import DownConversion
 from kbroker.server.handlers.records.fetch import HANDLERS
 from kbroker.server.network.memory_pool import MemoryPool
-from kbroker.server.requests import RequestContext, Steps
+from kbroker.server.requests import HandlerSteps, RequestContext
 from kbroker.settings.broker import BrokerConfig
 from tests.log.appends import append_as_leader
 from tests.replication.world import (
@@ -71,7 +71,7 @@ def handle(world: World, version: int, request: FetchRequest) -> Any:  # a respo
     return HANDLER.handle(services_of(world), context, received)
 
 
-def steps_of(services: Any, version: int, request: FetchRequest) -> Steps:
+def steps_of(services: Any, version: int, request: FetchRequest) -> HandlerSteps:
     received, _ = decode(FetchRequest, encode(request, version), version)
     context = RequestContext(ApiKey.FETCH, version, arrived_ms=0)
     assert HANDLER.steps is not None
@@ -83,7 +83,7 @@ def handle_in_steps(world: World, version: int, request: FetchRequest) -> FetchR
     return finished(steps_of(services_of(world), version, request))
 
 
-def finished(steps: Steps) -> FetchResponse:
+def finished(steps: HandlerSteps) -> FetchResponse:
     while True:
         try:
             waits_for = next(steps)
