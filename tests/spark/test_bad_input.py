@@ -201,6 +201,7 @@ def large(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_record_of_100_mb(large: BrokerProcess, tmp_path: Path) -> None:
     """Between small ones: too large for the memory that Spark takes unasked, and archived with
     more. Another process, as Java ends.
