@@ -127,7 +127,7 @@ def _carry_out(found: Situation, plan: Plan, store: Store, checkpoint: Folder) -
     commit = found.commit
     if commit is not None:
         commit = store.finish(commit)
-        if commit.layout != found.layout:  # it has no records, or this start were refused
+        if commit.layout != found.layout:  # it has no records: otherwise `decide` refuses
             number = commit.number + 1
             commit = replace(commit, number=number, layout=found.layout, files=(), removed=())
             store.add(commit)

@@ -18,7 +18,7 @@ from ..exactly_once.check import newest_token
 from ..exactly_once.driver import QueryDriver, QuerySettings
 from ..exactly_once.errors import sink_error
 from ..exactly_once.tokens import Token
-from ..identity import Identity, new_identity, read_identity, write_identity
+from ..identity import Identity, new_identity, query_numbers, read_identity, write_identity
 from ..lease import Lease, refuse_second_writer
 from ..storage import Folder
 from ..wire.client import BlockingClient, ClusterAddress
@@ -174,16 +174,10 @@ def _carry_out(found: Situation, plan: Plan, checkpoint: Folder) -> Identity:
     if plan.action == "resume":
         identity = replace(
             identity,
-            query=max(identity.query, *_numbers(checkpoint)) + 1,
+            query=max(identity.query, *query_numbers(checkpoint), 0) + 1,
             starting=plan.positions,
             batch_id=-1,
             topics={**identity.topics, **found.topics},
         )
     write_identity(checkpoint, identity)
     return identity
-
-
-def _numbers(checkpoint: Folder) -> list[int]:
-    """Of the queries that the folder has or had, 0 among them."""
-    numbers = (name.removeprefix("query-") for name in checkpoint.names())
-    return [0, *(int(number) for number in numbers if number.isdecimal())]

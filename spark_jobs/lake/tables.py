@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,10 +138,15 @@ def _one_at_a_time(spark: SparkSession) -> Iterator[None]:
     if not is_remote(spark):
         yield  # a query has a session of its own
         return
-    path = Path(tempfile.gettempdir()) / f"kbroker-{spark.session_id}.lock"  # type: ignore[attr-defined]
-    with path.open("a") as lock:
+    session_id = spark.session_id  # type: ignore[attr-defined]  # only a remote session has it
+    path = Path(tempfile.gettempdir()) / f"kbroker-{session_id}.lock"
+    # The folder belongs to all users, so a link with that name is not followed.
+    lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 @dataclass(frozen=True, slots=True)

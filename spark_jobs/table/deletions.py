@@ -85,8 +85,8 @@ class Deletions:
         self._note(Kept(_name(number), self.generation, latest))
 
     def drop(self, number: int, ends: Ends, latest: Ends | None) -> None:
-        """Let those go that are not needed behind a batch, which is in the table. number, ends: of
-        its commit. latest: as of `keep`.
+        """Delete those that are not needed any more after a batch, which is in the table. number,
+        ends: of its commit. latest: as of `keep`.
         """
         kept = {each.name: each for each in self.kept()}
         for each in kept.values():

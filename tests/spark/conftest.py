@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from kbroker.testing import EmbeddedBroker
 from kbroker.testing.process import BrokerProcess
 from scripts.apache_kafka import ApacheKafka
 from scripts.spark_classes import jvm_options
 from spark_jobs.java import java_problem
 from spark_jobs.lake.formats import FORMATS, with_lake
 from spark_jobs.session import open_session
+from spark_jobs.wire.client import BlockingClient, ClusterAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,3 +100,11 @@ def _make_topic(bootstrap: str, partitions: int) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
     return name
+
+
+@pytest.fixture
+def client(kafka_broker: EmbeddedBroker) -> Iterator[BlockingClient]:
+    """Of a broker in this process."""
+    made = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
+    yield made
+    made.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from os import urandom
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from spark_jobs.mirror import job as mirror
 from spark_jobs.mirror.options import MirrorOptions
 from spark_jobs.progress import Totals
 from spark_jobs.stateful import job as stateful
-from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.client import BlockingClient
 from spark_jobs.wire.offsets import topic_facts
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -31,13 +31,6 @@ RUNNING = {"cleanup.policy": "compact"}
 
 Prepare = Callable[[str, str], tuple[str, ...]]
 """Runs a job from a topic to another one, up to the start of its query; gives its notes."""
-
-
-@pytest.fixture
-def client(kafka_broker: EmbeddedBroker) -> Iterator[BlockingClient]:
-    made = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from os import urandom
 from pathlib import Path
@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_builder import build_batch
-from kbroker.testing import EmbeddedBroker
 from spark_jobs.checkpoint import batch_ends, format_offsets, read_query_log
 from spark_jobs.cluster import Subscription, Topics
 from spark_jobs.copying.opening import describe_start, opened
@@ -31,13 +30,6 @@ from spark_jobs.storage import Folder, absolute
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
 from spark_jobs.wire.offsets import topic_facts
 from tests.clients.adapters import wait_until
-
-
-@pytest.fixture
-def client(kafka_broker: EmbeddedBroker) -> Iterator[BlockingClient]:
-    made = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -114,7 +106,7 @@ def run(options: StreamOptions) -> int:
         content = f"v1\n{json.dumps({'batchWatermarkMs': 0})}\n{format_offsets(end)}"
         copy.query.write(f"offsets/{batch_id}", content.encode())
         try:
-            batches(None, batch_id)  # type: ignore[arg-type]
+            batches(None, batch_id)  # type: ignore[arg-type]  # the writer ignores the frame
             copy.query.write(f"commits/{batch_id}", b"v1\n{}")
         finally:
             writer.close()
@@ -243,7 +235,8 @@ def test_a_topic_that_is_added_while_a_batch_without_it_is_planned(
         settings = QuerySettings(options.query_name, ())
         driver = QueryDriver(BlockingClient(client.address), settings)
         writer = Writer(driver, copy.query, query_id(copy.identity))
-        CopyBatches(options, copy.checkpoint, copy.lease_id, writer)(None, 1)  # type: ignore[arg-type]
+        batches = CopyBatches(options, copy.checkpoint, copy.lease_id, writer)
+        batches(None, 1)  # type: ignore[arg-type]  # the writer ignores the frame
         copy.query.write("commits/1", b"v1\n{}")
         writer.close()
     assert run(options) == 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from os import urandom
 
@@ -20,13 +19,6 @@ from spark_jobs.copying.targets import (
 from spark_jobs.errors import JobError
 from spark_jobs.exactly_once.topics import describe_topic
 from spark_jobs.wire.client import BlockingClient, ClusterAddress
-
-
-@pytest.fixture
-def client(kafka_broker: EmbeddedBroker) -> Iterator[BlockingClient]:
-    made = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from os import urandom
 
@@ -11,7 +10,6 @@ from confluent_kafka.admin import AdminClient
 
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_builder import build_batch
-from kbroker.testing import EmbeddedBroker
 from spark_jobs.copying.origins import Origin, Registration, register
 from spark_jobs.copying.targets import create_target
 from spark_jobs.errors import JobError, StartRefused
@@ -21,20 +19,13 @@ from spark_jobs.exactly_once.tasks import write_rows
 from spark_jobs.exactly_once.topics import MAP_TOPIC
 from spark_jobs.translate.job import first_record, translate
 from spark_jobs.translate.options import TranslateOptions, translate_options
-from spark_jobs.wire.client import BlockingClient, ClusterAddress
+from spark_jobs.wire.client import BlockingClient
 from spark_jobs.wire.groups import commit_offsets, committed_offsets
 from spark_jobs.wire.offsets import topic_facts
 from tests.clients.adapters import wait_until
 from tests.spark.copying.records import content, records_of
 
 pa = pytest.importorskip("pyarrow")
-
-
-@pytest.fixture
-def client(kafka_broker: EmbeddedBroker) -> Iterator[BlockingClient]:
-    made = BlockingClient(ClusterAddress(kafka_broker.bootstrap_servers))
-    yield made
-    made.close()
 
 
 @pytest.fixture
