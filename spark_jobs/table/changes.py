@@ -154,6 +154,19 @@ def with_deletions(changes: DataFrame, deletions: DataFrame) -> DataFrame:
     )
 
 
+def newest_in_partitions(deletions: DataFrame) -> DataFrame:
+    """The newest deletion of each key in each partition. deletions: KEY and PLACE, of one
+    generation.
+    """
+    from pyspark.sql import functions as F
+
+    place = F.struct(*(column.name for column in PLACE))
+    newest = deletions.groupBy(KEY.name, "kafka_partition").agg(
+        F.max_by(place, F.col("kafka_offset")).alias("newest")
+    )
+    return newest.select(KEY.name, "newest.*")
+
+
 def check_changes(changes: DataFrame, topic: str) -> int:
     """The number of records. Raises JobError for those that have no key or no usable value."""
     from pyspark.sql import functions as F

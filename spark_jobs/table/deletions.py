@@ -4,26 +4,30 @@ A deleted row leaves nothing in the table. Where partitions were added to a topi
 can be in one partition and its tombstone in another, and a table that catches up may read the
 tombstone many batches before the values. So the deletions of a batch are kept in the output's
 hidden folder, as changes of the batches behind it, until all that the brokers had then is read.
+Each batch reads all that is kept, so many small folders become one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ..archive.commits import STATE_FOLDER
 from ..errors import JobError
 from ..storage import Folder
-from .changes import DELETED, IS_KEPT, KEY, PLACE, with_deletions
+from .changes import DELETED, IS_KEPT, KEY, PLACE, newest_in_partitions, with_deletions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 FOLDER: Final = f"{STATE_FOLDER}/deletions"
 _COLUMNS: Final = (KEY, *PLACE)
 _NOTE: Final = ".json"
+_MERGED: Final = "-merged"
+MOST_FOLDERS: Final = 32
+"""With more folders than these, they are merged."""
 
 Ends = Mapping[int, int]
 """Next offset by partition."""
@@ -31,9 +35,9 @@ Ends = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The deletions of a batch. name: of their folder, the number of the commit. until: when the
-    table has read up to these offsets, no older value can come; empty where the brokers did not say
-    yet.
+    """The deletions of a batch, or of several. name: of their folder, the number of the commit; for
+    merged ones that of the commit after which they were merged, and a suffix. until: when the table
+    has read up to these offsets, no older value can come; empty where the brokers did not say yet.
     """
 
     name: str
@@ -64,9 +68,7 @@ class Deletions:
         ]
         if not names:
             return changes
-        paths = [self.output.child(f"{FOLDER}/{name}").spark_uri for name in names]
-        reader = changes.sparkSession.read.schema(", ".join(map(str, _COLUMNS)))
-        return with_deletions(changes, reader.parquet(*paths))
+        return with_deletions(changes, self._rows(changes.sparkSession, names))
 
     def keep(self, newest: DataFrame, number: int, ends: Ends, latest: Ends | None) -> None:
         """Keep the deletions of a batch, before they are in the table. newest: as of
@@ -79,10 +81,7 @@ class Deletions:
         deleted = newest.where(f"{DELETED} AND NOT {IS_KEPT}")
         if not deleted.head(1):
             return
-        place = f"{FOLDER}/{_name(number)}"
-        rows = deleted.select(*(column.name for column in _COLUMNS)).repartition(1)
-        rows.write.mode("overwrite").parquet(self.output.child(place).spark_uri)
-        self._note(Kept(_name(number), self.generation, latest))
+        self._write(deleted, Kept(_name(number), self.generation, latest))
 
     def drop(self, number: int, ends: Ends, latest: Ends | None) -> None:
         """Delete those that are not needed any more after a batch, which is in the table. number,
@@ -92,14 +91,45 @@ class Deletions:
         for each in kept.values():
             found = each if each.until or not latest else replace(each, until=latest)
             if each.generation < self.generation or _is_reached(found.until, ends):
-                self.output.delete(f"{FOLDER}/{each.name}{_NOTE}")
-                self.output.delete_folder(f"{FOLDER}/{each.name}")
+                self._delete(each)
             elif found != each:
                 self._note(found)
         for name in self.output.names(FOLDER):  # of runs that were killed in between
             is_noted = name.removesuffix(_NOTE) in kept
-            if not is_noted and name.isdecimal() and name <= _name(number):
+            batch = name.removesuffix(_MERGED)
+            if not is_noted and batch.isdecimal() and batch <= _name(number):
                 self.output.delete_folder(f"{FOLDER}/{name}")
+
+    def merge(self, spark: SparkSession, number: int, most: int = MOST_FOLDERS) -> None:
+        """Make one folder of more than `most`, after `drop` for the same commit. Deletions of the
+        batch itself are left out, as it may be run again. Folders that a run merged before it was
+        killed are deleted.
+        """
+        kept = [each for each in self.kept() if each.generation == self.generation]
+        parts = [each for each in kept if each.name < _name(number)]
+        merged = f"{_name(number)}{_MERGED}"
+        if all(each.name != merged for each in kept):
+            if len(parts) <= most:
+                return
+            rows = self._rows(spark, [each.name for each in parts])
+            until = _all_of([each.until for each in parts])
+            self._write(newest_in_partitions(rows), Kept(merged, self.generation, until))
+        for each in parts:
+            self._delete(each)
+
+    def _rows(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
+        paths = [self.output.child(f"{FOLDER}/{name}").spark_uri for name in names]
+        return spark.read.schema(", ".join(map(str, _COLUMNS))).parquet(*paths)
+
+    def _write(self, deleted: DataFrame, kept: Kept) -> None:
+        rows = deleted.select(*(column.name for column in _COLUMNS)).repartition(1)
+        place = self.output.child(f"{FOLDER}/{kept.name}")
+        rows.write.mode("overwrite").parquet(place.spark_uri)
+        self._note(kept)
+
+    def _delete(self, kept: Kept) -> None:
+        self.output.delete(f"{FOLDER}/{kept.name}{_NOTE}")
+        self.output.delete_folder(f"{FOLDER}/{kept.name}")
 
     def _note(self, kept: Kept) -> None:
         values = {"generation": kept.generation, "until": dict(kept.until)}
@@ -119,6 +149,14 @@ class Deletions:
 
 def _name(number: int) -> str:
     return f"{number:020d}"
+
+
+def _all_of(ends: Sequence[Ends]) -> Ends:
+    """The highest offsets of all of these; empty if some are not known."""
+    if not all(ends):
+        return {}
+    places = {place for each in ends for place in each}
+    return {place: max(each.get(place, 0) for each in ends) for place in places}
 
 
 def _is_reached(wanted: Ends, ends: Ends) -> bool:

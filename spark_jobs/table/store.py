@@ -75,6 +75,7 @@ class TableStore(LakeStore):
 
             following = self.commit(previous, batch, records, merge)
             deletions.drop(following.number, ends, latest)
+            deletions.merge(spark, following.number)
             return following
         finally:
             spark.catalog.dropTempView(view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from spark_jobs.errors import JobError, StartRefused
 from spark_jobs.java import java_problem
 from spark_jobs.lake import tables
 from spark_jobs.table.changes import changes_of, newest_of_each_key
+from spark_jobs.table.deletions import Deletions
 from spark_jobs.table.job import describe_check, table
 from spark_jobs.table.options import TableOptions
 from spark_jobs.table.store import TableStore, table_store
@@ -273,6 +275,49 @@ def test_a_key_whose_partition_changed(
     apply(spark, store, 3, [record(b"n", None, 5, 1, at=900)], {0: 12, 1: 6}, {0: 12, 1: 6})
     apply(spark, store, 4, [record(b"old", None, 6, 1, at=900)], {0: 12, 1: 7})
     assert rows_of(spark, options) == now[2:]
+    assert not list(kept.iterdir())
+
+
+def test_kept_deletions_are_merged(
+    spark: SparkSession,
+    lake_spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table that catches up over many batches has few folders of them."""
+    monkeypatch.setattr(Deletions.merge, "__defaults__", (2,))
+    options = TableOptions("t", str(tmp_path / "t"))
+    store = opened_store(spark, options)
+    kept = tmp_path / "t" / "_archive" / "deletions"
+    latest = {0: 12, 1: 5}
+    for number, key in enumerate((b"a", b"b", b"c", b"a")):
+        ends = {0: 1, 1: number + 1}
+        apply(spark, store, number, [record(key, None, number, 1, at=200 + number)], ends, latest)
+        latest = {0: 12 + number, 1: 5}
+    # Of the commits 2 to 4 after the fifth, of which the deletion may be read again.
+    assert sorted(note.stem for note in kept.glob("*.json")) == [f"{5:020d}", f"{5:020d}-merged"]
+    merged = kept / f"{5:020d}-merged"
+    assert json.loads(merged.with_name(f"{merged.name}.json").read_text())["until"] == {
+        "0": 13,
+        "1": 5,
+    }
+    assert sorted(row.kafka_key for row in spark.read.parquet(str(merged)).collect()) == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+
+    # A run that was killed before it had deleted what it merged.
+    shutil.copytree(merged, kept / f"{2:020d}")
+    shutil.copy(f"{merged}.json", kept / f"{2:020d}.json")
+    Deletions(store.folder, 1).merge(spark, 5)
+    assert sorted(note.stem for note in kept.glob("*.json")) == [f"{5:020d}", f"{5:020d}-merged"]
+
+    older = [record(key, b"1", 2 + place, at=100) for place, key in enumerate((b"a", b"b", b"d"))]
+    apply(spark, store, 4, older, {0: 5, 1: 4}, latest)
+    assert rows_of(spark, options) == [(b"d", b"1")]
+    apply(spark, store, 5, [record(b"c", b"1", 11, at=100)], {0: 15, 1: 5}, latest)
+    assert rows_of(spark, options) == [(b"d", b"1")]
     assert not list(kept.iterdir())
 
 
