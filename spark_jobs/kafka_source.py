@@ -100,8 +100,20 @@ def source_options(values: Mapping[str, str]) -> dict[str, str]:
     """Those of a job's values that go to the source as they are. Raises JobError for limits of a
     batch that contradict each other or the schedule.
     """
+    check_limits(values, values.get("trigger"))
+    return {
+        name: value
+        for name, value in values.items()
+        if name in _TO_SPARK or (name.startswith("kafka.") and name != "kafka.bootstrap.servers")
+    }
+
+
+def check_limits(values: Mapping[str, str], trigger: str | None) -> None:
+    """Raises JobError for limits of a batch that contradict each other or the schedule. values: may
+    have other options too.
+    """
     for name in _WAITING:
-        if name in values and "trigger" not in values:
+        if name in values and trigger is None:
             raise JobError(
                 f"--{name} needs --every: a job that copies what there is now, then ends, would "
                 "not copy the last records"
@@ -112,11 +124,6 @@ def source_options(values: Mapping[str, str]) -> dict[str, str]:
             f"--minOffsetsPerTrigger {fewest} is more than --maxOffsetsPerTrigger {most}: no batch "
             "would ever have enough records"
         )
-    return {
-        name: value
-        for name, value in values.items()
-        if name in _TO_SPARK or (name.startswith("kafka.") and name != "kafka.bootstrap.servers")
-    }
 
 
 def starting_at(

@@ -15,6 +15,7 @@ from ..checkpoint import Offsets, QueryLog, initial_offsets, read_query_log
 from ..cluster import ClusterView, group_offsets, look
 from ..errors import JobError
 from ..identity import Identity, new_identity, query_numbers, read_identity, write_identity
+from ..kafka_source import check_limits
 from ..lease import Lease, refuse_second_writer
 from ..storage import Folder
 from .commits import NO_BATCH, STATE_FOLDER, Commit
@@ -41,6 +42,7 @@ class Opened:
 
 def survey(options: ArchiveOptions, store: Store) -> tuple[Situation, ClusterView]:
     """What there is; nothing is changed. Raises JobError if something cannot be looked at."""
+    check_limits(options.source_options, options.trigger)
     view = look(options.bootstrap_servers, options.subscription, options.security_protocol)
     output, checkpoint = store.folder, Folder(options.checkpoint_uri)
     try:

@@ -19,6 +19,7 @@ from ..exactly_once.driver import QueryDriver, QuerySettings
 from ..exactly_once.errors import sink_error
 from ..exactly_once.tokens import Token
 from ..identity import Identity, new_identity, query_numbers, read_identity, write_identity
+from ..kafka_source import check_limits
 from ..lease import Lease, refuse_second_writer
 from ..storage import Folder
 from ..wire.client import BlockingClient, ClusterAddress
@@ -53,6 +54,7 @@ def check_start(options: StreamOptions) -> tuple[Plan | None, ClusterView]:
     """What a start would do, None while a batch is open; nothing is changed. Raises JobError or
     StartRefused.
     """
+    check_limits(options.source_options, options.trigger)
     look(options.target_servers, Subscription(), "PLAINTEXT")
     refuse_second_writer(Folder(options.checkpoint_uri), LEASE, "--checkpoint and --queryName")
     client = BlockingClient(ClusterAddress(options.target_servers, retry_timeout_s=LOOK_S))
@@ -87,6 +89,7 @@ def opened(options: StreamOptions) -> Iterator[Opened]:
     """Check the start, take the lease and make the checkpoint ready for the query. Raises JobError
     or StartRefused; nothing is changed then.
     """
+    check_limits(options.source_options, options.trigger)
     checkpoint = Folder(options.checkpoint_uri)
     # Before an earlier run's transaction is ended: that run may be alive.
     refuse_second_writer(checkpoint, LEASE, "--checkpoint and --queryName")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from spark_jobs.archive.options import archive_options
+from spark_jobs.archive.opening import check_start as check_archive
+from spark_jobs.archive.options import ArchiveOptions, archive_options
+from spark_jobs.archive.stores import store_of
 from spark_jobs.cluster import ClusterView, Subscription, TopicFacts
+from spark_jobs.copying.opening import check_start as check_copy
+from spark_jobs.copying.opening import opened
+from spark_jobs.copying.options import StreamOptions
 from spark_jobs.errors import JobError
 from spark_jobs.kafka_source import (
     DEFAULT_RECORDS,
@@ -20,6 +26,7 @@ from spark_jobs.kafka_source import (
     subscription,
 )
 
+NOWHERE = "127.0.0.1:1"
 GUIDE = {
     *("subscribe", "subscribePattern", "kafka.bootstrap.servers", "startingTimestamp"),
     *("startingOffsetsByTimestamp", "startingOffsets", "failOnDataLoss", "maxOffsetsPerTrigger"),
@@ -143,6 +150,36 @@ def test_limits_that_contradict_each_other(values: dict[str, str], why: str) -> 
         archive_options({"path": "out", "subscribe": "t"} | values)
     equal = {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "9", "maxTriggerDelay": "5m"}
     assert source_options(equal | {"trigger": "1 minute"}) == equal
+
+
+@pytest.mark.parametrize(
+    ("limits", "trigger"),
+    [
+        ({"minOffsetsPerTrigger": "5"}, None),
+        ({"maxTriggerDelay": "5m"}, None),
+        ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "1 minute"),
+    ],
+)
+def test_limits_of_options_made_in_python(
+    tmp_path: Path, limits: dict[str, str], trigger: str | None
+) -> None:
+    """Before anything is looked at: there is no broker."""
+    archive = ArchiveOptions(
+        str(tmp_path / "a"), NOWHERE, "t", trigger=trigger, source_options=limits
+    )
+    copy = StreamOptions(
+        *("dlq", "q", Subscription(("t",)), str(tmp_path / "c"), "t2", NOWHERE, NOWHERE),
+        trigger=trigger,
+        source_options=limits,
+    )
+    why = "^--m(in|ax).* (needs --every|is more than)"
+    with pytest.raises(JobError, match=why):
+        check_archive(archive, store_of(archive))
+    with pytest.raises(JobError, match=why):
+        check_copy(copy)
+    with pytest.raises(JobError, match=why), opened(copy):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_subscription() -> None:

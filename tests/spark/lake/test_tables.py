@@ -129,7 +129,7 @@ def killed_behind_its_commit(folder: Folder) -> LakeStore:
 def expire(folder: Folder) -> None:
     """As compact --history, once the snapshot with the note is old."""
     content = {"snapshots": [{"snapshot-id": 2, "parent-snapshot-id": 1, "summary": {}}]}
-    content |= {"current-snapshot-id": 2}  # type: ignore[dict-item]
+    content |= {"current-snapshot-id": 2}  # type: ignore[dict-item]  # of JSON
     folder.write("metadata/v2.metadata.json", json.dumps(content).encode())
 
 
@@ -213,7 +213,7 @@ def test_queries_of_one_session_leave_their_own_notes(
     numbers = range(1, 9)
 
     def change(number: int) -> None:
-        table.change(session, str(number), Note(number, f"{number}"))  # type: ignore[arg-type]
+        table.change(session, str(number), Note(number, f"{number}"))  # type: ignore[arg-type]  # not Spark's
 
     with ThreadPoolExecutor(len(numbers)) as threads:
         list(threads.map(change, numbers))
