@@ -14,14 +14,14 @@ from typer.main import get_command
 
 from kbroker import __version__
 from kbroker.cli.app import app
-from kbroker.cli.completion import PROGRAM, Shell, completion_script
+from kbroker.cli.completion import PROGRAM, UserShell, completion_script
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 
-COMPLETION_FILES: Final[Mapping[Shell, str]] = {
-    Shell.BASH: PROGRAM,
-    Shell.ZSH: f"_{PROGRAM}",
-    Shell.FISH: f"{PROGRAM}.fish",
+COMPLETION_FILES: Final[Mapping[UserShell, str]] = {
+    UserShell.BASH: PROGRAM,
+    UserShell.ZSH: f"_{PROGRAM}",
+    UserShell.FISH: f"{PROGRAM}.fish",
 }
 """The names under which the shells look for a script."""
 

@@ -406,14 +406,12 @@ SHARED_NAMES = {
     "Assignment": "of partitions to a member of a group; of a replica to a log directory",
     "Candidate": "a state of the quorum; a segment that may have a timestamp",
     "Effect": "the union of a core's effects: each of the cores has its own",
-    "Field": "of a message; of protobuf, in OTLP",
     "Header": "of a request or response; of a record",
     "Message": "of the protocol; of a record batch before magic 2",
     "Policies": "per API; the topic and configuration policies of the controller",
     "Position": "where a follower fetches from; where a consumer starts",
     "Producer": "the client's; the id and epoch of a transactional one",
     "ScramMechanism": "the broker's, which has no secrets; the client's",
-    "SharePartition": "the core; a line of the command that lists them",
     "Synonym": "of a setting; the part of the response that says so",
     "Transaction": "the coordinator's; the client's; in a history of operations",
     # The model that checks the broker, named as what it models
@@ -425,26 +423,11 @@ SHARED_NAMES = {
     "StoredRecord": "as the scan of a batch finds it; in a history",
     "Workload": "of a streams group's processes; of a simulated cluster",
     # Words of one command line or one module beside one of the broker
-    "Change": "of runs in a share partition; of a setting, by a command",
-    "Check": "a step of dispatch; a line of `kbroker health`",
-    "Destination": "of an effect of the quorum; of `kbroker resend`",
-    "Finding": "about a log; about a configuration file",
-    "Kind": "of a resource on the command line; of a simulated fault",
-    "Planned": "what a command is about to do: to records, to offsets",
-    "Progress": "of the loading of logs; of a check of a log; as a command shows it",
     "Reader": "of a client's property; a simulated consumer's",
-    "Run": "of offsets with one state; a periodic task's function",
-    "Shell": "of the quorum's core; of the user, for completion",
-    "Target": "of a snapshot; of a reset of offsets",
     # Local aliases that shorten signatures
-    "Altered": "a handler's alias of its response's class",
     "Buffer": "in codecs and batches, which do not import each other",
-    "Described": "a handler's alias of its response's class",
-    "Entry": "a handler's alias of its response's class; of the history of voters",
     "Opened": "what loads one log; what a share partition is, once it is open",
     "Part": "of a frame; of the share state's request",
-    "Result": "a decision of a coordinator; aliases of a response's class",
-    "Value": "of a setting; of a protobuf field",
 }
 """Names of two classes or type aliases of kbroker, and what they stand for. An entry goes when one
 of them is renamed; none is to be added for names that one reader meets in one module.

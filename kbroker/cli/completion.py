@@ -20,7 +20,7 @@ Examples:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-class Shell(StrEnum):
+class UserShell(StrEnum):
     """Shells that there is a script for."""
 
     BASH = "bash"
@@ -29,12 +29,12 @@ class Shell(StrEnum):
 
 
 @app.command("completion", epilog=EPILOG)
-def completion(shell: Annotated[Shell, typer.Argument(help="Whose script.")]) -> None:
+def completion(shell: Annotated[UserShell, typer.Argument(help="Whose script.")]) -> None:
     """Print a completion script for a shell."""
     print(completion_script(shell))
 
 
-def completion_script(shell: Shell) -> str:
+def completion_script(shell: UserShell) -> str:
     """Without a newline at its end."""
     from typer._completion_shared import get_completion_script
 

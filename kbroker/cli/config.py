@@ -38,7 +38,7 @@ Examples:
 """
 
 
-class Finding(NamedTuple):
+class ConfigFinding(NamedTuple):
     """A line of the report. level: error or warning."""
 
     level: str
@@ -59,7 +59,7 @@ def check(
     if findings:
         show(
             [finding._asdict() for finding in findings],
-            Finding._fields,
+            ConfigFinding._fields,
             as_json=as_json,
             wide=("message",),
         )
@@ -70,7 +70,7 @@ def check(
     note(f"{file}: a broker can start with it")
 
 
-def findings_of(file: str, overrides: Sequence[str]) -> list[Finding]:
+def findings_of(file: str, overrides: Sequence[str]) -> list[ConfigFinding]:
     """Every value that cannot be read; where there is none, the first rule that is broken, or the
     warnings. Raises StartupError for a file that cannot be read.
     """
@@ -91,13 +91,13 @@ def findings_of(file: str, overrides: Sequence[str]) -> list[Finding]:
     try:
         config = BrokerConfig.load(file, overrides)
     except StartupError as error:
-        return [Finding("error", str(error))]
+        return [ConfigFinding("error", str(error))]
     finally:
         logger.setLevel(level)
-    return [Finding("warning", warning) for warning in config.warnings]
+    return [ConfigFinding("warning", warning) for warning in config.warnings]
 
 
-def _value_error(file: str, name: str, text: str) -> Finding | None:
+def _value_error(file: str, name: str, text: str) -> ConfigFinding | None:
     from kbroker.settings.tables.keys import ConfigError, describe_allowed, parse
     from kbroker.settings.tables.served import OWN_KEYS
     from kbroker.settings.tables.table import BROKER_KEYS
@@ -110,5 +110,7 @@ def _value_error(file: str, name: str, text: str) -> Finding | None:
     except ConfigError as error:
         reason = str(error).removeprefix(f"Invalid value {text} for configuration {name}: ")
         allowed = error.allowed or describe_allowed(key)
-        return Finding("error", f"{file}: {name}={text}: {reason.rstrip('.')}; allowed: {allowed}")
+        return ConfigFinding(
+            "error", f"{file}: {name}={text}: {reason.rstrip('.')}; allowed: {allowed}"
+        )
     return None

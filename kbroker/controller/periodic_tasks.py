@@ -31,7 +31,7 @@ AFTER_ERROR_MS: Final = 300_000
 LONGEST_MS: Final = 1 << 40
 """35 years: periods may be configured that no timer takes."""
 
-Run = Callable[[Controller, int], Decision[bool]]
+TaskFunction = Callable[[Controller, int], Decision[bool]]
 """One run of a task: gets the controller and the time, as any operation. The response is whether
 there is more to do at once.
 """
@@ -42,7 +42,7 @@ class PeriodicTask(msgspec.Struct, frozen=True):
 
     name: str
     period_ms: int
-    run: Run
+    run: TaskFunction
 
 
 class PeriodicConfig(Protocol):
@@ -87,7 +87,10 @@ class PeriodicTasks:
     __slots__ = ("_activation", "_handles", "_submit", "_tasks", "_timers")
 
     def __init__(
-        self, tasks: Sequence[PeriodicTask], timers: Timers, submit: Callable[[Run], Deferred[bool]]
+        self,
+        tasks: Sequence[PeriodicTask],
+        timers: Timers,
+        submit: Callable[[TaskFunction], Deferred[bool]],
     ) -> None:
         self._tasks = tasks
         self._timers = timers

@@ -30,8 +30,8 @@ KEY, VALUE, STRING_VALUE = 1, 2, 1
 DELTA: Final = 1
 """The temporality of a sum that has the change since the last push."""
 
-Value = int | memoryview
-Field = tuple[int, int, Value]
+ProtobufValue = int | memoryview
+ProtobufField = tuple[int, int, ProtobufValue]
 
 
 class MetricPoint(NamedTuple):
@@ -117,7 +117,7 @@ class _Reader:
             if number == wanted and wire_type == BYTES and isinstance(value, memoryview):
                 yield value
 
-    def _fields(self, data: memoryview) -> Iterator[Field]:
+    def _fields(self, data: memoryview) -> Iterator[ProtobufField]:
         for field in _fields(data):
             self._left -= 1
             if self._left < 0:
@@ -129,7 +129,7 @@ def _text(data: memoryview) -> str:
     return str(data, "utf-8", "replace")
 
 
-def _fields(data: memoryview) -> Iterator[Field]:
+def _fields(data: memoryview) -> Iterator[ProtobufField]:
     """Field number, wire type and value: an int for a varint, else the bytes."""
     position, end = 0, len(data)
     while position < end:

@@ -7,7 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.controller.controller import Controller
-from kbroker.controller.periodic_tasks import PeriodicTask, PeriodicTasks, Run, periodic_tasks
+from kbroker.controller.periodic_tasks import (
+    PeriodicTask,
+    PeriodicTasks,
+    TaskFunction,
+    periodic_tasks,
+)
 from kbroker.controller.result import ControllerResult, in_steps
 from kbroker.controller.session_watch import SessionWatch
 from kbroker.model import InvariantError
@@ -40,7 +45,7 @@ class World:
         self.more -= 1
         return ControllerResult([], self.more >= 0)
 
-    def _submit(self, run: Run) -> Deferred[bool]:
+    def _submit(self, run: TaskFunction) -> Deferred[bool]:
         if not self.is_queue_busy:
             return Deferred.of(at_once(in_steps(run(self._controller, 0))).response)
         self.waiting.append(lambda: at_once(in_steps(run(self._controller, 0))))

@@ -42,7 +42,7 @@ new.
 """
 
 
-class Check(NamedTuple):
+class CheckResult(NamedTuple):
     """One check. problems: names of what is not well."""
 
     check: str
@@ -55,7 +55,7 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: Json = False) -> N
     checks = run(_health(bootstrap))
     show(
         [{**check._asdict(), "problems": _cut(check.problems)} for check in checks],
-        Check._fields,
+        CheckResult._fields,
         as_json=as_json,
         wide=("problems",),
     )
@@ -70,7 +70,7 @@ def _cut(names: Sequence[str]) -> list[str]:
     return [*names[:MAX_NAMES], f"and {more:,} more"] if more > 0 else list(names)
 
 
-async def _health(bootstrap: str) -> list[Check]:
+async def _health(bootstrap: str) -> list[CheckResult]:
     async with connect(bootstrap) as client:
         topics = (await client.metadata()).topics
         described = await describe_cluster(client)
@@ -85,7 +85,7 @@ async def _health(bootstrap: str) -> list[Check]:
         ]
 
 
-def partition_checks(topics: Iterable[Topic]) -> list[Check]:
+def partition_checks(topics: Iterable[Topic]) -> list[CheckResult]:
     """Checks of the partitions in a Metadata response."""
     leaderless: list[str] = []
     behind: list[str] = []
@@ -104,10 +104,10 @@ def partition_checks(topics: Iterable[Topic]) -> list[Check]:
         "every replica is in sync": behind,
         "no replica is offline": offline,
     }
-    return [Check(name, not problems, problems) for name, problems in named.items()]
+    return [CheckResult(name, not problems, problems) for name, problems in named.items()]
 
 
-async def _brokers(client: Client, fenced: Sequence[str]) -> Check:
+async def _brokers(client: Client, fenced: Sequence[str]) -> CheckResult:
     from kbroker.protocol.errors import KafkaError
 
     problems = list(fenced)
@@ -116,10 +116,10 @@ async def _brokers(client: Client, fenced: Sequence[str]) -> Check:
             await client.node(node_id)
         except KafkaError as error:
             problems.append(f"{node_id}: {error.message}")
-    return Check("every broker answers", not problems, problems)
+    return CheckResult("every broker answers", not problems, problems)
 
 
-async def _directories(client: Client) -> Check:
+async def _directories(client: Client) -> CheckResult:
     from kbroker.protocol.errors import ErrorCode, KafkaError
 
     problems = []
@@ -133,10 +133,10 @@ async def _directories(client: Client) -> Check:
             for each in found
             if each.error_code
         ]
-    return Check("every log directory is online", not problems, problems)
+    return CheckResult("every log directory is online", not problems, problems)
 
 
-async def _quorum(client: Client) -> list[Check]:
+async def _quorum(client: Client) -> list[CheckResult]:
     from kbroker.protocol.errors import ErrorCode, KafkaError
 
     try:
@@ -144,15 +144,15 @@ async def _quorum(client: Client) -> list[Check]:
     except KafkaError as error:
         is_unknown = error.code is ErrorCode.UNSUPPORTED_VERSION
         problem = "this cluster does not tell" if is_unknown else error.message
-        return [Check(HAS_LEADER, is_unknown, [problem])]
+        return [CheckResult(HAS_LEADER, is_unknown, [problem])]
 
 
-def quorum_checks(found: Quorum) -> list[Check]:
+def quorum_checks(found: Quorum) -> list[CheckResult]:
     """Checks of what the leader of the metadata quorum knows of its voters. The timestamps of all
     voters, the leader included, are of the leader's clock.
     """
     checks = [
-        Check(HAS_LEADER, found.leader_id >= 0, [] if found.leader_id >= 0 else ["no leader"])
+        CheckResult(HAS_LEADER, found.leader_id >= 0, [] if found.leader_id >= 0 else ["no leader"])
     ]
     if found.leader_id < 0:
         return checks
@@ -164,4 +164,4 @@ def quorum_checks(found: Quorum) -> list[Check]:
             silent.append(f"{voter.replica_id} has not fetched from leader {found.leader_id}")
         elif voter.replica_id != found.leader_id and ago_ms > SILENT_VOTER_MS:
             silent.append(f"{voter.replica_id} last fetched {ago_ms // 1000} s ago")
-    return [*checks, Check(VOTERS_FETCH, not silent, silent)]
+    return [*checks, CheckResult(VOTERS_FETCH, not silent, silent)]

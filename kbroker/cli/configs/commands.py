@@ -9,8 +9,8 @@ import typer
 
 from kbroker.cli.configs.resources import (
     DEFAULT_BROKER,
-    Change,
-    Kind,
+    ConfigChange,
+    ResourceKind,
     change_configs,
     change_text,
     config_rows,
@@ -45,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-KindArgument = Annotated[Kind, typer.Argument(help="What the settings belong to.")]
+KindArgument = Annotated[ResourceKind, typer.Argument(help="What the settings belong to.")]
 NameArgument = Annotated[
     str, typer.Argument(help="Its name; of a broker the id, or default.", callback=not_empty)
 ]
@@ -96,7 +96,7 @@ def describe(
 
 
 async def _describe(
-    bootstrap: str, kind: Kind, names: Sequence[str], keys: Sequence[str], every: bool
+    bootstrap: str, kind: ResourceKind, names: Sequence[str], keys: Sequence[str], every: bool
 ) -> list[dict[str, Cell]]:
     async with connect(bootstrap) as client:
         asked = names or await resource_names(client, kind)
@@ -164,9 +164,9 @@ def unset_configs(
 
 def apply_changes(
     bootstrap: str,
-    kind: Kind,
+    kind: ResourceKind,
     names: Sequence[str],
-    changes: Sequence[Change],
+    changes: Sequence[ConfigChange],
     *,
     dry_run: bool,
     as_json: bool,
@@ -185,12 +185,16 @@ def apply_changes(
 
 
 def _title(row: Mapping[str, Cell]) -> str:
-    is_default = row["type"] == Kind.BROKER and row["name"] == DEFAULT_BROKER
+    is_default = row["type"] == ResourceKind.BROKER and row["name"] == DEFAULT_BROKER
     return "all brokers" if is_default else f"{row['type']} {row['name']}"
 
 
 async def _change(
-    bootstrap: str, kind: Kind, names: Sequence[str], changes: Sequence[Change], dry_run: bool
+    bootstrap: str,
+    kind: ResourceKind,
+    names: Sequence[str],
+    changes: Sequence[ConfigChange],
+    dry_run: bool,
 ) -> list[Exception | None]:
     async with connect(bootstrap) as client:
         return await change_configs(client, kind, names, changes, validate_only=dry_run)

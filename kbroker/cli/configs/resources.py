@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kbroker.protocol.messages.admin.configs import DescribeConfigsResponse
     from kbroker.settings.tables.keys import ResourceType
 
-    Described = DescribeConfigsResponse.DescribeConfigsResult
+    DescribedConfigs = DescribeConfigsResponse.DescribeConfigsResult
 
 DEFAULT_BROKER: Final = "default"
 """The name under which a user means the settings of all brokers; in requests it is empty."""
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     """What a setting belongs to."""
 
     TOPIC = "topic"
@@ -43,10 +43,10 @@ class Kind(StrEnum):
     @property
     def is_of_one_broker(self) -> bool:
         """Whether only the broker itself can answer."""
-        return self in (Kind.BROKER, Kind.BROKER_LOGGER)
+        return self in (ResourceKind.BROKER, ResourceKind.BROKER_LOGGER)
 
 
-class Change(NamedTuple):
+class ConfigChange(NamedTuple):
     """Of one setting. value: None to delete it."""
 
     key: str
@@ -54,21 +54,21 @@ class Change(NamedTuple):
     value: str | None
 
 
-def _asked_name(kind: Kind, name: str) -> str:
-    return "" if kind is Kind.BROKER and name == DEFAULT_BROKER else name
+def _asked_name(kind: ResourceKind, name: str) -> str:
+    return "" if kind is ResourceKind.BROKER and name == DEFAULT_BROKER else name
 
 
-def _node(kind: Kind, name: str) -> int | None:
+def _node(kind: ResourceKind, name: str) -> int | None:
     """The broker that answers; None for any of them."""
     if not kind.is_of_one_broker or not _asked_name(kind, name):
         return None
     if not name.isascii() or not name.isdecimal():
-        also = f", or {DEFAULT_BROKER} for all" if kind is Kind.BROKER else ""
+        also = f", or {DEFAULT_BROKER} for all" if kind is ResourceKind.BROKER else ""
         raise StartupError(f"{kind} {name}: give the id of a broker{also}")
     return int(name)
 
 
-async def resource_names(client: Client, kind: Kind) -> list[str]:
+async def resource_names(client: Client, kind: ResourceKind) -> list[str]:
     """The names of a kind that have settings, or could have some."""
     from kbroker.client.cluster import check
     from kbroker.protocol.messages.admin.configs import (
@@ -76,13 +76,13 @@ async def resource_names(client: Client, kind: Kind) -> list[str]:
         ListConfigResourcesResponse,
     )
 
-    if kind is Kind.TOPIC:
+    if kind is ResourceKind.TOPIC:
         topics = (await client.metadata()).topics
         return sorted(topic.name or "" for topic in topics if not topic.is_internal)
     if kind.is_of_one_broker:
         await client.metadata([])
         ids = [str(node_id) for node_id in sorted(client.brokers)]
-        return [DEFAULT_BROKER, *ids] if kind is Kind.BROKER else ids
+        return [DEFAULT_BROKER, *ids] if kind is ResourceKind.BROKER else ids
     request = ListConfigResourcesRequest(resource_types=[kind.resource_type])
     response = await client.any(request, ListConfigResourcesResponse)
     check(response.error_code, f"names of {kind} resources")
@@ -90,8 +90,8 @@ async def resource_names(client: Client, kind: Kind) -> list[str]:
 
 
 async def described_configs(
-    client: Client, kind: Kind, names: Sequence[str], keys: Sequence[str] = ()
-) -> list[Described]:
+    client: Client, kind: ResourceKind, names: Sequence[str], keys: Sequence[str] = ()
+) -> list[DescribedConfigs]:
     """One result per name, in their order. keys: which; none for all. Raises KafkaError."""
     from kbroker.client.cluster import check
     from kbroker.protocol.messages.admin.configs import (
@@ -102,7 +102,7 @@ async def described_configs(
     by_node: dict[int | None, list[str]] = {}
     for name in dict.fromkeys(names):
         by_node.setdefault(_node(kind, name), []).append(name)
-    found: dict[str, Described] = {}
+    found: dict[str, DescribedConfigs] = {}
     for node_id, some in by_node.items():
         request = DescribeConfigsRequest(
             resources=[
@@ -120,7 +120,7 @@ async def described_configs(
             response = await client.to_node(node_id, request, DescribeConfigsResponse)
         for result in response.results:
             name = result.resource_name
-            if kind is Kind.BROKER:
+            if kind is ResourceKind.BROKER:
                 name = name or DEFAULT_BROKER
             check(result.error_code, _about(kind, name, result.error_message))
             found[name] = result
@@ -129,9 +129,9 @@ async def described_configs(
 
 async def change_configs(
     client: Client,
-    kind: Kind,
+    kind: ResourceKind,
     names: Sequence[str],
-    changes: Sequence[Change],
+    changes: Sequence[ConfigChange],
     *,
     validate_only: bool = False,
 ) -> list[Exception | None]:
@@ -174,7 +174,7 @@ async def change_configs(
     return outcomes
 
 
-def _about(kind: Kind, name: str, message: str | None) -> str:
+def _about(kind: ResourceKind, name: str, message: str | None) -> str:
     """A broker's error message, with the name of the resource in it."""
     if message and name and name in message:
         return message
@@ -201,7 +201,7 @@ def config_value(text: str | None, config_type: int) -> Cell:
 
 
 def config_rows(
-    described: Sequence[Described], column: str, *, every: bool = True
+    described: Sequence[DescribedConfigs], column: str, *, every: bool = True
 ) -> list[dict[str, Cell]]:
     """A row per setting. column: of the resource's name. every: not only those that were set for
     the resource itself.
@@ -221,7 +221,7 @@ def config_rows(
     ]
 
 
-def _own_sources(result: Described) -> Collection[str]:
+def _own_sources(result: DescribedConfigs) -> Collection[str]:
     """Where the settings of a resource itself come from."""
     from kbroker.settings.tables.keys import ResourceType
 
@@ -238,17 +238,23 @@ def pairs_to_changes(
     unsets: Sequence[str] = (),
     appends: Mapping[str, str] | None = None,
     subtracts: Mapping[str, str] | None = None,
-) -> list[Change]:
+) -> list[ConfigChange]:
     """All changes of one command, in this order."""
     return [
-        *(Change(key, ConfigOperation.SET, value) for key, value in sets.items()),
-        *(Change(key, ConfigOperation.DELETE, None) for key in unsets),
-        *(Change(key, ConfigOperation.APPEND, value) for key, value in (appends or {}).items()),
-        *(Change(key, ConfigOperation.SUBTRACT, value) for key, value in (subtracts or {}).items()),
+        *(ConfigChange(key, ConfigOperation.SET, value) for key, value in sets.items()),
+        *(ConfigChange(key, ConfigOperation.DELETE, None) for key in unsets),
+        *(
+            ConfigChange(key, ConfigOperation.APPEND, value)
+            for key, value in (appends or {}).items()
+        ),
+        *(
+            ConfigChange(key, ConfigOperation.SUBTRACT, value)
+            for key, value in (subtracts or {}).items()
+        ),
     ]
 
 
-def change_text(change: Change) -> str:
+def change_text(change: ConfigChange) -> str:
     """`retention.ms=5`, `cleanup.policy+=compact`, `retention.ms unset`."""
     match change.operation:
         case ConfigOperation.DELETE:

@@ -176,7 +176,7 @@ def report_failures(failures: Sequence[Exception]) -> None:
         raise typer.Exit(1)
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Shows progress."""
 
     def advance(self, count: int = 1) -> None:
@@ -190,7 +190,7 @@ class _Silent:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None, *, visible: bool) -> Iterator[Progress]:
+def progress(what: str, total: int | None = None, *, visible: bool) -> Iterator[ProgressDisplay]:
     """A progress bar (a running count where total is None) on standard error, if that is a
     terminal.
     """

@@ -11,7 +11,7 @@ import typer
 from kbroker.cli.console.output import Cell, note, show
 from kbroker.cli.console.partitions import led_offsets
 from kbroker.cli.groups.offsets import committed_offsets
-from kbroker.cli.groups.share import SharePartition, share_partitions
+from kbroker.cli.groups.share import SharePartitionRow, share_partitions
 from kbroker.cli.groups.views import GroupView, group_view
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
@@ -62,7 +62,7 @@ async def partition_rows(client: Client, name: str, view: GroupView) -> list[dic
         shared = await client.retry(lambda: share_partitions(client, name, leaderless=True))
     else:
         offsets = await client.retry(lambda: committed_offsets(client, name))
-        shared = {place: SharePartition(offset, None) for place, offset in offsets.items()}
+        shared = {place: SharePartitionRow(offset, None) for place, offset in offsets.items()}
     readers: dict[TopicPartition, list[tuple[str, str]]] = {}
     for member in view.members:
         for place in member.partitions:
@@ -71,7 +71,7 @@ async def partition_rows(client: Client, name: str, view: GroupView) -> list[dic
     ends = await led_offsets(client, places, LATEST_TIMESTAMP)
     rows: list[dict[str, Cell]] = []
     for place in places:
-        committed, lag = shared.get(place, SharePartition(None, None))
+        committed, lag = shared.get(place, SharePartitionRow(None, None))
         end = ends[place].offset if place in ends else None
         if not view.is_share and committed is not None and end is not None:
             lag = end - committed

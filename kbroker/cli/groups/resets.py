@@ -51,7 +51,7 @@ ONE_TARGET: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResetTarget:
     """The target of a reset: exactly one field is set."""
 
     earliest: bool = False
@@ -122,7 +122,7 @@ def reset_offsets(
     as_json: Json = False,
 ) -> None:
     """Show, or with --execute commit, new offsets of a group."""
-    target = Target(
+    target = ResetTarget(
         to_earliest,
         to_latest,
         to_current,
@@ -178,7 +178,7 @@ async def _reset(
     bootstrap: str,
     name: str,
     topics: Sequence[ChosenPartitions] | None,
-    target: Target,
+    target: ResetTarget,
     *,
     execute: bool,
     share: bool,
@@ -212,7 +212,7 @@ async def _new_offsets(
     client: Client,
     places: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, int],
-    target: Target,
+    target: ResetTarget,
 ) -> dict[TopicPartition, int]:
     from kbroker.client.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 

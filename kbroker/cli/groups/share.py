@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kbroker.model import TopicPartition
 
 
-class SharePartition(NamedTuple):
+class SharePartitionRow(NamedTuple):
     """start: None before the first member has read; lag: None if it is not known."""
 
     start: int | None
@@ -31,7 +31,7 @@ async def is_share_group(client: Client, name: str) -> bool:
 
 async def share_partitions(
     client: Client, name: str, *, leaderless: bool = False
-) -> dict[TopicPartition, SharePartition]:
+) -> dict[TopicPartition, SharePartitionRow]:
     """Every partition that has a share-partition state. leaderless: those without a leader too, of
     which nothing is known; otherwise they raise KafkaError(LEADER_NOT_AVAILABLE).
     """
@@ -50,14 +50,16 @@ async def share_partitions(
     response = await client.to_coordinator(name, request, DescribeShareGroupOffsetsResponse)
     (group,) = response.groups
     check(group.error_code, group.error_message or f"group {name}")
-    found: dict[TopicPartition, SharePartition] = {}
+    found: dict[TopicPartition, SharePartitionRow] = {}
     for topic in group.topics:
         for partition in topic.partitions:
             place = TopicPartition(topic.topic_name, partition.partition_index)
             if not (leaderless and partition.error_code == ErrorCode.LEADER_NOT_AVAILABLE):
                 check(partition.error_code, f"{place.topic}-{place.partition}")
             start, lag = partition.start_offset, partition.lag
-            found[place] = SharePartition(start if start >= 0 else None, lag if lag >= 0 else None)
+            found[place] = SharePartitionRow(
+                start if start >= 0 else None, lag if lag >= 0 else None
+            )
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from kbroker.cli.console.option_groups import with_groups
-from kbroker.cli.console.output import Progress, note, progress
+from kbroker.cli.console.output import ProgressDisplay, note, progress
 from kbroker.cli.console.waiting import said_to_wait
 from kbroker.cli.records.formats import FORMAT_EPILOG, Printing
 from kbroker.cli.records.offset_ranges import RANGE_EPILOG, OffsetRange
@@ -140,7 +140,7 @@ async def _consume(
             source.close()
 
 
-def _progress(limits: _Limits) -> AbstractContextManager[Progress]:
+def _progress(limits: _Limits) -> AbstractContextManager[ProgressDisplay]:
     return progress("records", limits.max_messages, visible=not sys.stdout.isatty())
 
 
@@ -207,7 +207,7 @@ async def _commit(source: RecordSource | GroupConsumer, records: Sequence[Consum
 
 
 async def _print(
-    source: RecordSource | GroupConsumer, limits: _Limits, show: RecordLine, done: Progress
+    source: RecordSource | GroupConsumer, limits: _Limits, show: RecordLine, done: ProgressDisplay
 ) -> None:
     """Until a limit is reached, or for ever."""
     write = sys.stdout.buffer.write

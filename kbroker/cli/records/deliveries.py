@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.cli.console.output import Progress
+from kbroker.cli.console.output import ProgressDisplay
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Deliveries:
     """Counts acknowledgements on a progress bar."""
 
-    def __init__(self, done: Progress) -> None:
+    def __init__(self, done: ProgressDisplay) -> None:
         self._done = done
         self._failure: BaseException | None = None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kbroker.cli.console.output import Progress, counted, note, progress
+from kbroker.cli.console.output import ProgressDisplay, counted, note, progress
 from kbroker.cli.records.deliveries import Deliveries
 from kbroker.cli.records.lines import Headers, Input, compile_input, parse_line
 from kbroker.cli.session import (
@@ -226,7 +226,7 @@ async def _send_all(
     topic: str,
     reading: Input,
     texts: AsyncIterator[bytes],
-    done: Progress,
+    done: ProgressDisplay,
 ) -> int:
     """Send every record and wait for all acknowledgements. Returns their number."""
     deliveries = Deliveries(done)

@@ -20,10 +20,10 @@ from kbroker.cli.records.produce import CompressionOption
 from kbroker.cli.records.query import QUERY_EPILOG, QueryOptions
 from kbroker.cli.records.resending import (
     CopiedByPartition,
-    Destination,
     OtherCluster,
     Partitioning,
-    Planned,
+    PlannedRecord,
+    ResendDestination,
     Resending,
     parse_partitioning,
 )
@@ -61,7 +61,7 @@ Source = Annotated[
     str,
     typer.Argument(metavar="SOURCE[:P,P]", help="A topic or partitions of it.", callback=not_empty),
 ]
-Target = Annotated[
+TargetOption = Annotated[
     str, typer.Argument(metavar="TARGET", help="A topic that exists.", callback=not_empty)
 ]
 ToBootstrap = Annotated[
@@ -95,7 +95,7 @@ TransactionalId = Annotated[
 @with_groups
 def resend(
     source: Source,
-    target: Target,
+    target: TargetOption,
     selection: Selection,
     query: QueryOptions,
     offset: OffsetText = None,
@@ -115,7 +115,7 @@ def resend(
     """Copy records to another topic or cluster."""
     wanted_records = query.query()
     other = OtherCluster.of(to_bootstrap, to_command_config, to_profile)
-    destination = Destination(
+    destination = ResendDestination(
         topic=target,
         bootstrap=bootstrap if other is None else other.bootstrap,
         properties=None if other is None else other.properties,
@@ -136,12 +136,14 @@ def resend(
     )
     plan = run(resending.plan())
     if dry_run:
-        show([row._asdict() for row in plan], Planned._fields, as_json=as_json)
+        show([row._asdict() for row in plan], PlannedRecord._fields, as_json=as_json)
         return
     _resend(resending, plan, yes=yes, as_json=as_json)
 
 
-def _resend(resending: Resending, plan: Sequence[Planned], *, yes: bool, as_json: bool) -> None:
+def _resend(
+    resending: Resending, plan: Sequence[PlannedRecord], *, yes: bool, as_json: bool
+) -> None:
     destination = resending.destination
     count = sum(row.records for row in plan)
     if not count:

@@ -86,7 +86,7 @@ class OtherCluster(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class ResendDestination:
     """Where records go. properties: None for those of the command."""
 
     topic: str
@@ -114,7 +114,7 @@ class Destination:
         return config
 
 
-class Planned(NamedTuple):
+class PlannedRecord(NamedTuple):
     """What is read of one partition. stop: exclusive. records: how many offsets that are, which is
     at least as many as there are records.
     """
@@ -157,14 +157,14 @@ class Resending:
     offsets: OffsetRange
     query: Query
     max_messages: int | None
-    destination: Destination
+    destination: ResendDestination
 
-    async def plan(self) -> list[Planned]:
+    async def plan(self) -> list[PlannedRecord]:
         """What is to be read. Raises StartupError if the target has not the partitions for it."""
         async with connect(self.bootstrap) as client:
             bounds = await self._source(client).bounds(exit_at_end=True)
         planned = [
-            Planned(*place, start, max(stop, start), max(stop - start, 0))
+            PlannedRecord(*place, start, max(stop, start), max(stop - start, 0))
             for place, (start, stop) in bounds.items()
             if stop is not None  # which exit_at_end gives every partition
         ]
@@ -175,7 +175,7 @@ class Resending:
     def _source(self, client: Client) -> RecordSource:
         return RecordSource(client, self.config, self.wanted, self.offsets)
 
-    async def _check_target(self, client: Client, planned: Sequence[Planned]) -> None:
+    async def _check_target(self, client: Client, planned: Sequence[PlannedRecord]) -> None:
         from kbroker.protocol.errors import ErrorCode, KafkaError
 
         name, partitioning = self.destination.topic, self.destination.partitioning
@@ -198,7 +198,7 @@ class Resending:
                 f"see --to-partition"
             )
 
-    async def copy(self, plan: Sequence[Planned], copied: CopiedByPartition) -> None:
+    async def copy(self, plan: Sequence[PlannedRecord], copied: CopiedByPartition) -> None:
         """Write the records of the plan. copied: gets what was written, also if an error ends this;
         of a transaction that was not committed nothing. Raises KafkaError.
         """

@@ -27,7 +27,7 @@ from kbroker.cli.session import (
 from kbroker.model import StartupError
 
 if TYPE_CHECKING:
-    from kbroker.cli.console.output import Progress
+    from kbroker.cli.console.output import ProgressDisplay
     from kbroker.cli.snapshots.restoring import CheckedSnapshot, Restoring
     from kbroker.log.tools.snapshot_manifest import SnapshotManifest
 
@@ -121,7 +121,7 @@ def snapshot(
     report([row], _snapshot_text, as_json=as_json)
 
 
-def _bar(stack: ExitStack, what: str, total: int) -> Progress:
+def _bar(stack: ExitStack, what: str, total: int) -> ProgressDisplay:
     return stack.enter_context(progress(what, total, visible=True))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.cli.console.output import Cell, Progress, counted
+from kbroker.cli.console.output import Cell, ProgressDisplay, counted
 from kbroker.cli.records.deliveries import Deliveries
 from kbroker.cli.records.produce import Codec, producer_config
 from kbroker.client.consumer import ConsumedRecord
@@ -96,7 +96,7 @@ async def fill(
     target: Target,
     batches: Batches,
     filled: Mapping[int, Filled],
-    done: Progress,
+    done: ProgressDisplay,
     *,
     compression: Codec | None,
 ) -> None:

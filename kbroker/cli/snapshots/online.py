@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kbroker.cli.configs.resources import Kind, described_configs
-from kbroker.cli.console.output import Progress, counted
+from kbroker.cli.configs.resources import ResourceKind, described_configs
+from kbroker.cli.console.output import ProgressDisplay, counted
 from kbroker.cli.session import connect
 from kbroker.client.cluster import (
     EARLIEST_TIMESTAMP,
@@ -41,7 +41,7 @@ CHANNEL: Final = "snapshot"
 
 async def own_configs(client: Client, topic: str) -> dict[str, str]:
     """The configurations that were set for a topic itself. Raises KafkaError."""
-    (described,) = await described_configs(client, Kind.TOPIC, [topic])
+    (described,) = await described_configs(client, ResourceKind.TOPIC, [topic])
     return {
         entry.name: entry.value
         for entry in described.configs
@@ -54,7 +54,7 @@ async def own_configs(client: Client, topic: str) -> dict[str, str]:
 class _Fetched:
     """One topic that is read. topic_id: it must stay what it was."""
 
-    def __init__(self, client: Client, topic: str, topic_id: Uuid, done: Progress) -> None:
+    def __init__(self, client: Client, topic: str, topic_id: Uuid, done: ProgressDisplay) -> None:
         self._client = client
         self._topic = topic
         self._topic_id = topic_id
@@ -158,7 +158,7 @@ async def snapshot_running(
     *,
     created_ms: int,
     say: Callable[[str], None],
-    bar: Callable[[int], Progress],
+    bar: Callable[[int], ProgressDisplay],
 ) -> SnapshotManifest:
     """Write a snapshot of a topic. say: gets notes for the user. bar: makes a progress bar of so
     many offsets. Raises KafkaError, StartupError, LogDirectoryError.

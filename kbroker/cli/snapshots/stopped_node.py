@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from kbroker.cli.console.output import Progress
+from kbroker.cli.console.output import ProgressDisplay
 from kbroker.log.storage import names
 from kbroker.log.storage.batch_reader import read_batches
 from kbroker.log.storage.checkpoint import CheckpointError, read_offsets, read_topic_id
@@ -194,7 +194,7 @@ def snapshot_stopped(
     *,
     created_ms: int,
     say: Callable[[str], None],
-    bar: Callable[[int], Progress],
+    bar: Callable[[int], ProgressDisplay],
 ) -> Taken:
     """Write a snapshot of a topic of a stopped node. say: gets notes for the user. bar: makes a
     progress bar of so many bytes. Raises StartupError.

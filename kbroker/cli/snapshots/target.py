@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kbroker.cli.configs.resources import (
-    Change,
-    Kind,
+    ConfigChange,
+    ResourceKind,
     change_configs,
     described_configs,
 )
@@ -124,7 +124,7 @@ async def _found(client: Client, name: str) -> Target:
 
 
 async def _configs(client: Client, name: str) -> dict[str, str]:
-    (described,) = await client.retry(lambda: described_configs(client, Kind.TOPIC, [name]))
+    (described,) = await client.retry(lambda: described_configs(client, ResourceKind.TOPIC, [name]))
     return {entry.name: entry.value for entry in described.configs if entry.value is not None}
 
 
@@ -137,21 +137,21 @@ async def settle_target(
     view = await client.metadata([name])
     replicas = min(len(each.replica_nodes) for each in view.topics[0].partitions)
     changes = [
-        Change(key, ConfigOperation.SET, configs[key])
+        ConfigChange(key, ConfigOperation.SET, configs[key])
         if key in configs
-        else Change(key, ConfigOperation.DELETE, None)
+        else ConfigChange(key, ConfigOperation.DELETE, None)
         for key in FILLING
         if not (keep_records and key == "retention.ms")
     ]
     minimum = configs.get(MIN_INSYNC_REPLICAS)
     if minimum is not None and int(minimum) <= replicas:
-        changes.append(Change(MIN_INSYNC_REPLICAS, ConfigOperation.SET, minimum))
+        changes.append(ConfigChange(MIN_INSYNC_REPLICAS, ConfigOperation.SET, minimum))
     elif minimum is not None:
         note(
             f"{name} has {counted(replicas, 'replica')}: {MIN_INSYNC_REPLICAS}={minimum} of the "
             "source was left out"
         )
-    (outcome,) = await change_configs(client, Kind.TOPIC, [name], changes)
+    (outcome,) = await change_configs(client, ResourceKind.TOPIC, [name], changes)
     if outcome is not None:
         raise outcome
     if keep_records and configs.get("retention.ms") != "-1":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from kbroker.cli.configs.commands import Append, DryRun, Subtract, apply_changes
-from kbroker.cli.configs.resources import Kind, pairs_to_changes
+from kbroker.cli.configs.resources import ResourceKind, pairs_to_changes
 from kbroker.cli.console.output import Cell, counted, note, report, report_failures, show
 from kbroker.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -230,7 +230,7 @@ def alter(
     )
     if not changes:
         raise typer.BadParameter("give --set, --unset, --append or --subtract")
-    apply_changes(bootstrap, Kind.TOPIC, names, changes, dry_run=dry_run, as_json=as_json)
+    apply_changes(bootstrap, ResourceKind.TOPIC, names, changes, dry_run=dry_run, as_json=as_json)
 
 
 ADD_EPILOG = """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kbroker.cli.configs.resources import Kind, config_rows, described_configs
+from kbroker.cli.configs.resources import ResourceKind, config_rows, described_configs
 from kbroker.cli.console.output import Cell, show
 from kbroker.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, connect, not_empty, run
 
@@ -114,4 +114,4 @@ async def _partitions(bootstrap: str, names: Sequence[str]) -> list[dict[str, Ce
 async def _configs(bootstrap: str, names: Sequence[str]) -> list[dict[str, Cell]]:
     async with connect(bootstrap) as client:
         asked = list(names) or [topic.name or "" for topic in await _topics(client, names)]
-        return config_rows(await described_configs(client, Kind.TOPIC, asked), "topic")
+        return config_rows(await described_configs(client, ResourceKind.TOPIC, asked), "topic")

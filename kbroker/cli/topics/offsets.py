@@ -185,7 +185,7 @@ def delete_records(
     fixed = TO_THE_END if every else before_offset
     rows = run(_planned(bootstrap, chosen, fixed, timestamp_ms, listed))
     if dry_run:
-        show([row._asdict() for row in rows], Planned._fields, as_json=as_json)
+        show([row._asdict() for row in rows], PlannedDeletion._fields, as_json=as_json)
         return
     count = sum(row.records for row in rows)
     topics = ", ".join(dict.fromkeys(row.topic for row in rows))
@@ -201,7 +201,7 @@ def delete_records(
         note("there is nothing to delete")
 
 
-class Planned(NamedTuple):
+class PlannedDeletion(NamedTuple):
     """What becomes of one partition. records: how many offsets lie before its new start."""
 
     topic: str
@@ -222,7 +222,7 @@ async def _planned(
     fixed: int | None,
     timestamp_ms: int | None,
     listed: Mapping[TopicPartition, int] | None,
-) -> list[Planned]:
+) -> list[PlannedDeletion]:
     """The new start offset of each partition, between its start and its end."""
     async with connect(bootstrap) as client:
         places = await existing_partitions(client, chosen)
@@ -230,16 +230,16 @@ async def _planned(
         starts, ends = await _ends(client, places)
         if timestamp_ms is not None:
             wanted = await offsets_at(client, places, timestamp_ms)
-    rows: list[Planned] = []
+    rows: list[PlannedDeletion] = []
     for place in places:
         offset = ends[place] if wanted[place] < 0 else wanted[place]
         offset = max(min(offset, ends[place]), starts[place])
-        rows.append(Planned(*place, starts[place], offset, offset - starts[place]))
+        rows.append(PlannedDeletion(*place, starts[place], offset, offset - starts[place]))
     return rows
 
 
 async def _delete(
-    bootstrap: str, planned: Sequence[Planned]
+    bootstrap: str, planned: Sequence[PlannedDeletion]
 ) -> tuple[list[dict[str, Cell]], list[Exception]]:
     from kbroker.client.cluster import check
     from kbroker.protocol.errors import KafkaError

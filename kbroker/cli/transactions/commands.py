@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import Client
     from kbroker.protocol.messages.coordinators.transactions import DescribeTransactionsResponse
 
-    Described = DescribeTransactionsResponse.TransactionState
+    DescribedTransaction = DescribeTransactionsResponse.TransactionState
 
 EPILOG = """
 \b
@@ -168,7 +168,7 @@ async def _describe(bootstrap: str, names: list[str]) -> list[dict[str, Cell]]:
     return rows
 
 
-async def describe_one(client: Client, name: str) -> Described:
+async def describe_one(client: Client, name: str) -> DescribedTransaction:
     """One transactional id. Raises KafkaError, TRANSACTIONAL_ID_NOT_FOUND for one."""
     from kbroker.client.cluster import TRANSACTION_COORDINATOR, check
     from kbroker.protocol.messages.coordinators.transactions import (
@@ -176,7 +176,7 @@ async def describe_one(client: Client, name: str) -> Described:
         DescribeTransactionsResponse,
     )
 
-    async def ask() -> Described:
+    async def ask() -> DescribedTransaction:
         response = await client.to_coordinator(
             name,
             DescribeTransactionsRequest(transactional_ids=[name]),

@@ -32,7 +32,7 @@ USERS_PER_STEP: Final = 64
 
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
-Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+ScramResult = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
 class _Refusal(NamedTuple):
@@ -80,11 +80,11 @@ def alter_scram_credentials(
             yield
         if isinstance(outcome, _Refusal):
             response.results.append(
-                Result(user=name, error_code=outcome.error, error_message=outcome.message)
+                ScramResult(user=name, error_code=outcome.error, error_message=outcome.message)
             )
             continue
         records.append(_record(outcome))
-        response.results.append(Result(user=name, error_message=None))
+        response.results.append(ScramResult(user=name, error_message=None))
     return ControllerResult(records, response)
 
 

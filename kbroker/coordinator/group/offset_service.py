@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kbroker.coordinator.group.offsets.commit import ValidatedCommit, commit_records, resolve_commit
+from kbroker.coordinator.group.offsets.commit import ResolvedCommit, commit_records, resolve_commit
 from kbroker.coordinator.group.offsets.fetch import Charge, fetch_offsets
 from kbroker.coordinator.group.offsets.pending import OffsetPlace
 from kbroker.coordinator.group.offsets.steps import OFFSETS_PER_STEP
@@ -74,7 +74,7 @@ class OffsetService:
 
     def resolve_commit(
         self, request: OffsetCommitRequest, version: int, step_items: int = OFFSETS_PER_STEP
-    ) -> Generator[None, None, ValidatedCommit]:
+    ) -> Generator[None, None, ResolvedCommit]:
         """The first step of a commit: see `offsets.commit.resolve_commit`."""
         return resolve_commit(
             request,
@@ -100,7 +100,7 @@ class OffsetService:
         return (yield from commit.answer(outcome.value))
 
     def _commit(
-        self, version: int, commit: ValidatedCommit, request: OffsetCommitRequest
+        self, version: int, commit: ResolvedCommit, request: OffsetCommitRequest
     ) -> Deferred[ErrorCode]:
         group_id, member_id = request.group_id, request.member_id
         try:
@@ -122,11 +122,11 @@ class OffsetService:
         return self._write_commit(host, commit, request, None)
 
     def commit_in_transaction(
-        self, commit: ValidatedCommit, request: OffsetCommitRequest, transaction: Transactional
+        self, commit: ResolvedCommit, request: OffsetCommitRequest, transaction: Transactional
     ) -> Deferred[ErrorCode]:
         """TxnOffsetCommit, after its first step, when the group's partition has just been added to
         the transaction: the offsets are pending until its end. The outcome is for
-        `ValidatedCommit.answer`.
+        `ResolvedCommit.answer`.
         """
         commit.refuse_deleted(self._topics())
         group_id = request.group_id
@@ -149,7 +149,7 @@ class OffsetService:
     def _write_commit(
         self,
         host: Host[GroupShard],
-        commit: ValidatedCommit,
+        commit: ResolvedCommit,
         request: OffsetCommitRequest,
         transaction: Transactional | None,
     ) -> Deferred[ErrorCode]:

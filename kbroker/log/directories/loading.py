@@ -144,7 +144,7 @@ def make_checkpoints(directory: LogDirectory) -> None:
             create_file(str(directory.file(name)))
 
 
-class Progress:
+class LoadProgress:
     """Logs the progress of a long start from time to time."""
 
     __slots__ = ("_done", "_due", "_started", "_total", "_verb")
@@ -185,7 +185,7 @@ def open_logs(
     """Open all logs in that many threads; yields them in order. With one thread each log is opened
     when the caller asks for it. Closing the generator waits for the logs that are being opened.
     """
-    progress = Progress(jobs)
+    progress = LoadProgress(jobs)
     if threads <= 1 or len(jobs) < 2:
         for job in jobs:
             yield job, lambda job=job: open_one(job)  # type: ignore[misc]  # bound now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator.group.offsets.commit import ValidatedCommit
+from kbroker.coordinator.group.offsets.commit import ResolvedCommit
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode
@@ -20,7 +20,7 @@ def resolved_commit(
     topic: str = "events",
     generation: int = -1,
     member_id: str = "",
-) -> tuple[ValidatedCommit, OffsetCommitRequest]:
+) -> tuple[ResolvedCommit, OffsetCommitRequest]:
     """TxnOffsetCommit after its first step."""
     request = OffsetCommitRequest(
         group_id=group,
@@ -39,7 +39,7 @@ def resolved_commit(
         ],
     )
     commit = world.answer(world.coordinator.offsets.resolve_commit(request, 9))
-    assert isinstance(commit, ValidatedCommit)
+    assert isinstance(commit, ResolvedCommit)
     return commit, request
 
 

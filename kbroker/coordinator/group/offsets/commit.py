@@ -26,8 +26,9 @@ _NONE: Final = ErrorCode.NONE
 """Looking up an enum member costs ten times as much."""
 
 
-class ValidatedCommit:
-    """A commit after its first step. `accepted`: the partitions by topic, as they are in
+class ResolvedCommit:
+    """A commit whose partitions are found and whose metadata is not too large; the group has not
+    accepted it yet. `accepted`: the partitions by topic, as they are in
     `response`, where their error is still NONE. Of repeated partitions one is used.
     """
 
@@ -91,7 +92,7 @@ def resolve_commit(
     *,
     max_metadata_bytes: int,
     step_items: int = OFFSETS_PER_STEP,
-) -> Generator[None, None, ValidatedCommit]:
+) -> Generator[None, None, ResolvedCommit]:
     """The first step: check which partitions exist. Unknown ones get their error in the response at
     once and come first in it: topics with an unknown partition before the others, and in each topic
     the unknown partitions before the others. A generator that pauses after step_items topics and
@@ -99,7 +100,7 @@ def resolve_commit(
     """
     by_id = version >= TOPIC_ID_VERSION
     error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    commit = ValidatedCommit(error, topics)
+    commit = ResolvedCommit(error, topics)
     latest = commit.latest
     without_error: list[OffsetCommitResponse.OffsetCommitResponseTopic] = []
     visited = 0
@@ -153,7 +154,7 @@ def resolve_commit(
 
 
 def commit_records(
-    commit: ValidatedCommit,
+    commit: ResolvedCommit,
     group_id: str,
     *,
     retention_time_ms: int,

@@ -45,8 +45,8 @@ from kbroker.server.slicing.sliced import (
 MAX_REPETITIONS: Final = 2
 """Alterations of one entity that count: the second one makes it a duplicate."""
 
-Described = DescribeClientQuotasResponse.EntryData
-Altered = AlterClientQuotasResponse.EntryData
+DescribedQuota = DescribeClientQuotasResponse.EntryData
+AlteredQuota = AlterClientQuotasResponse.EntryData
 AlteredPart = AlterClientQuotasResponse.EntityData
 
 
@@ -62,14 +62,14 @@ def handle_describe_client_quotas(
             yield None
         wanted.add(FilterComponent(component.entity_type, component.match_type, component.match))
     wanted.check()
-    entries: list[Described] = []
+    entries: list[DescribedQuota] = []
     with AnswerSize(services) as size:
         for entity, quotas in services.image.client_quotas.items():
             if pace.is_due():
                 yield None
             if not wanted.matches(entity):
                 continue
-            entry = Described(
+            entry = DescribedQuota(
                 entity=[
                     DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
                     for kind, name in entity
@@ -126,7 +126,7 @@ def handle_alter_client_quotas(
     yield deferred
     response = AlterClientQuotasResponse()
     for entity, outcome in deferred.value.items():
-        altered = Altered(error_code=outcome.error, error_message=outcome.message)
+        altered = AlteredQuota(error_code=outcome.error, error_message=outcome.message)
         response.entries.append(altered)
         if pace.is_due():
             yield None
@@ -143,7 +143,7 @@ def alter_client_quotas_error(
     """The same error for every entry."""
     return AlterClientQuotasResponse(
         entries=[
-            Altered(
+            AlteredQuota(
                 error_code=error,
                 error_message=message or None,
                 entity=[

@@ -40,8 +40,8 @@ from kbroker.settings.describe import (
 from kbroker.settings.dynamic import stored_configs
 from kbroker.settings.tables.keys import ConfigSource, ResourceType
 
-Result = DescribeConfigsResponse.DescribeConfigsResult
-Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
+DescribedResource = DescribeConfigsResponse.DescribeConfigsResult
+DescribedEntry = DescribeConfigsResponse.DescribeConfigsResourceResult
 Synonym = DescribeConfigsResponse.DescribeConfigsSynonym
 
 ENTRY_BYTES: Final = 256
@@ -81,7 +81,7 @@ def handle_describe_configs(
     services: NodeServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
     """Every resource in the order asked, one in a step."""
-    results: list[Result] = []
+    results: list[DescribedResource] = []
     asked = yield from _asked(request)
     with AnswerSize(services) as size:
         for resource, keys in asked.items():
@@ -122,7 +122,7 @@ def _describe(
     size: AnswerSize,
     include_synonyms: bool,
     version: int,
-) -> Result:
+) -> DescribedResource:
     if size.is_full:
         return _error(resource, ErrorCode.POLICY_VIOLATION, TOO_LARGE)
     try:
@@ -131,7 +131,7 @@ def _describe(
         return _error(resource, error.code, error.message)
     if not size.add(sum(map(_size_of, entries))):
         return _error(resource, ErrorCode.POLICY_VIOLATION, TOO_LARGE)
-    return Result(
+    return DescribedResource(
         error_code=ErrorCode.NONE,
         error_message="",
         resource_type=resource.kind,
@@ -193,8 +193,8 @@ def _check_broker_id(node_id: int, name: str, expected: str) -> None:
         )
 
 
-def _wire_entry(entry: ConfigEntry, include_synonyms: bool, version: int) -> Entry:
-    return Entry(
+def _wire_entry(entry: ConfigEntry, include_synonyms: bool, version: int) -> DescribedEntry:
+    return DescribedEntry(
         name=entry.name,
         value=entry.value,
         read_only=entry.read_only,
@@ -212,8 +212,8 @@ def _wire_entry(entry: ConfigEntry, include_synonyms: bool, version: int) -> Ent
     )
 
 
-def _error(resource: _Resource, error: ErrorCode, message: str) -> Result:
-    return Result(
+def _error(resource: _Resource, error: ErrorCode, message: str) -> DescribedResource:
+    return DescribedResource(
         error_code=error,
         error_message=message,
         resource_type=resource.kind,

@@ -43,9 +43,9 @@ NAMED_TWICE: Final = (
     "Cannot describe SCRAM credentials for the same user twice in a single request: "
 )
 
-Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+DescribedScram = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 Credential = DescribeUserScramCredentialsResponse.CredentialInfo
-Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+AlteredScram = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
 @sliced
@@ -79,17 +79,17 @@ def handle_describe_scram_credentials(
     return response
 
 
-def _describe(services: NodeServices, user: str, *, is_repeated: bool) -> Described:
+def _describe(services: NodeServices, user: str, *, is_repeated: bool) -> DescribedScram:
     if is_repeated:
-        return Described(
+        return DescribedScram(
             user=user, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=NAMED_TWICE + user
         )
     iterations = credential_iterations(services.image, user)
     if not iterations:
-        return Described(
+        return DescribedScram(
             user=user, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=NO_CREDENTIAL + user
         )
-    return Described(
+    return DescribedScram(
         user=user,
         credential_infos=[
             Credential(mechanism=mechanism, iterations=count)
@@ -132,7 +132,9 @@ def _refuse(
     for user in (yield from sorted_in_steps(deleted | upserted)):
         if pace.is_due():
             yield None
-        response.results.append(Altered(user=user, error_code=error, error_message=message or None))
+        response.results.append(
+            AlteredScram(user=user, error_code=error, error_message=message or None)
+        )
     return response
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.broker.transaction_gate import OFFSETS_ADD_ITSELF_SINCE, Verdicts, commit_error_of
-from kbroker.coordinator.group.offsets.commit import ValidatedCommit
+from kbroker.coordinator.group.offsets.commit import ResolvedCommit
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.coordinator_log import Transactional
 from kbroker.coordinator.transaction.producer import Producer
@@ -312,7 +312,7 @@ def _commit_in_transaction(
     services: Services,
     version: int,
     request: TxnOffsetCommitRequest,
-    commit: ValidatedCommit,
+    commit: ResolvedCommit,
     asked: OffsetCommitRequest,
 ) -> Deferred[ErrorCode]:
     partition = TopicPartition(GROUP_TOPIC, services.groups.partition_for(request.group_id))
