@@ -241,7 +241,7 @@ class SharePartition:
         if last < first:
             return
         if last >= self.end_offset:
-            message = f"Offset {last} was not delivered to any consumer."
+            message = f"Offset {last} was not delivered to anybody."
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         for run in self._within(first, last):
             if run.state != ACQUIRED or run.change is not None or run.member != member_id:

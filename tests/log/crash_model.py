@@ -32,6 +32,7 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader, appended, request_of
 from tests.log.crash_truth import Truth, parse, read_all, stored
+from tests.log.cuts import cut_now
 from tests.own_threads import own_threads
 from tests.sim.disk import FAULTS, Crashed, SimDisk
 from tests.sim.offload import run_inline
@@ -332,7 +333,7 @@ class CrashMachine(RuleBasedStateMachine):
 
         def truncate(log: PartitionLog) -> None:
             if not in_worker:
-                is_cut.append(manager.truncate(log, offset))
+                is_cut.append(cut_now(manager, KEY, offset))
                 return
             log.jobs.settle()
             cut = manager.begin_cut(KEY, offset, is_full=False, then=lambda: None)

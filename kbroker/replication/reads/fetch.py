@@ -116,8 +116,8 @@ class FetchReader:
     def fetch(
         self, context: FetchContext, limits: FetchLimits
     ) -> FetchResponse | DelayedResponse[FetchResponse]:
-        """Answer at once if min_bytes are there, max_wait is 0, or a partition has an error;
-        otherwise wait.
+        """Respond at once if min_bytes are there, max_wait is 0, a partition has what ends the
+        wait (`_Progress.urgent`), or none can have records; otherwise wait.
         """
         fetch_set = context.fetch_set
         progress = _Progress()
@@ -191,7 +191,7 @@ class FetchReader:
     def _read_in_steps(
         self, context: FetchContext, limits: FetchLimits, progress: _Progress
     ) -> Generator[None, None, None]:
-        """`_read`, in steps, all dirty partitions. Those already read are watched."""
+        """`_read` all dirty partitions, in steps. Those already read are watched."""
         dirty = context.fetch_set.dirty
         progress.size_bytes = 0
         wanted = tuple(dirty)

@@ -124,7 +124,7 @@ def read_throttled(
     *,
     now_ms: int,
 ) -> PartitionData:
-    """As `read_partition`, for a follower; without records while its replica is throttled."""
+    """As `read_partition`, for a follower; without records while the throttle holds it back."""
     is_in_sync = wanted.owner.replica_id in partition.isr
     if throttle.holds_back(partition.topic_partition, is_in_sync, now_ms):
         max_bytes, min_one_batch = 0, False
