@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 FOLDER: Final = f"{STATE_FOLDER}/deletions"
 _COLUMNS: Final = (KEY, *PLACE)
 _NOTE: Final = ".json"
-_MERGED: Final = "-merged"
+_LEVEL: Final = "-merged-"
 MOST_FOLDERS: Final = 32
-"""With more folders than these, they are merged."""
+"""With more folders of one level than these, they are merged into one of the next level."""
 
 Ends = Mapping[int, int]
 """Next offset by partition."""
@@ -35,9 +35,9 @@ Ends = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The deletions of a batch, or of several. name: of their folder, the number of the commit; for
-    merged ones that of the commit after which they were merged, and a suffix. until: when the table
-    has read up to these offsets, no older value can come; empty where the brokers did not say yet.
+    """The deletions of a batch, or merged ones of several. name: of their folder, see `_name`.
+    until: when the table has read up to these offsets, no older value can come; empty where the
+    brokers did not say yet.
     """
 
     name: str
@@ -96,26 +96,30 @@ class Deletions:
                 self._note(found)
         for name in self.output.names(FOLDER):  # of runs that were killed in between
             is_noted = name.removesuffix(_NOTE) in kept
-            batch = name.removesuffix(_MERGED)
-            if not is_noted and batch.isdecimal() and batch <= _name(number):
+            is_folder = _LEVEL in name or name.isdecimal()
+            if not is_noted and is_folder and name < _name(number + 1):
                 self.output.delete_folder(f"{FOLDER}/{name}")
 
     def merge(self, spark: SparkSession, number: int, most: int = MOST_FOLDERS) -> None:
         """Make one folder of more than `most`, after `drop` for the same commit. Deletions of the
-        batch itself are left out, as it may be run again. Folders that a run merged before it was
-        killed are deleted.
+        batch itself are left out, as it may be run again.
+
+        Merged ones are merged again only with as many others: what is merged is kept as long as the
+        newest of it, so one folder for all would never go while a table stays far behind.
         """
         kept = [each for each in self.kept() if each.generation == self.generation]
-        parts = [each for each in kept if each.name < _name(number)]
-        merged = f"{_name(number)}{_MERGED}"
-        if all(each.name != merged for each in kept):
-            if len(parts) <= most:
-                return
-            rows = self._rows(spark, [each.name for each in parts])
-            until = _all_of([each.until for each in parts])
-            self._write(newest_in_partitions(rows), Kept(merged, self.generation, until))
-        for each in parts:
-            self._delete(each)
+        earlier = [each for each in kept if each.name < _name(number)]
+        for level in sorted({_level(each.name) for each in earlier}):
+            parts = [each for each in earlier if _level(each.name) == level]
+            merged = _name(number, level + 1)
+            if all(each.name != merged for each in kept):  # else a run was killed in between
+                if len(parts) <= most:
+                    continue
+                rows = self._rows(spark, [each.name for each in parts])
+                until = _all_of([each.until for each in parts])
+                self._write(newest_in_partitions(rows), Kept(merged, self.generation, until))
+            for each in parts:
+                self._delete(each)
 
     def _rows(self, spark: SparkSession, names: Sequence[str]) -> DataFrame:
         paths = [self.output.child(f"{FOLDER}/{name}").spark_uri for name in names]
@@ -147,8 +151,15 @@ class Deletions:
             ) from error
 
 
-def _name(number: int) -> str:
-    return f"{number:020d}"
+def _name(number: int, level: int = 0) -> str:
+    """Of a folder. number: of the batch's commit, for merged ones of that after which they were
+    merged. level: how often they were. Sorts by number.
+    """
+    return f"{number:020d}" + (f"{_LEVEL}{level}" if level else "")
+
+
+def _level(name: str) -> int:
+    return int(name.partition(_LEVEL)[2] or 0)
 
 
 def _all_of(ends: Sequence[Ends]) -> Ends:

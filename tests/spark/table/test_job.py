@@ -295,8 +295,8 @@ def test_kept_deletions_are_merged(
         apply(spark, store, number, [record(key, None, number, 1, at=200 + number)], ends, latest)
         latest = {0: 12 + number, 1: 5}
     # Of the commits 2 to 4 after the fifth, of which the deletion may be read again.
-    assert sorted(note.stem for note in kept.glob("*.json")) == [f"{5:020d}", f"{5:020d}-merged"]
-    merged = kept / f"{5:020d}-merged"
+    assert sorted(note.stem for note in kept.glob("*.json")) == [f"{5:020d}", f"{5:020d}-merged-1"]
+    merged = kept / f"{5:020d}-merged-1"
     assert json.loads(merged.with_name(f"{merged.name}.json").read_text())["until"] == {
         "0": 13,
         "1": 5,
@@ -311,7 +311,7 @@ def test_kept_deletions_are_merged(
     shutil.copytree(merged, kept / f"{2:020d}")
     shutil.copy(f"{merged}.json", kept / f"{2:020d}.json")
     Deletions(store.folder, 1).merge(spark, 5)
-    assert sorted(note.stem for note in kept.glob("*.json")) == [f"{5:020d}", f"{5:020d}-merged"]
+    assert sorted(note.stem for note in kept.glob("*.json")) == [f"{5:020d}", f"{5:020d}-merged-1"]
 
     older = [record(key, b"1", 2 + place, at=100) for place, key in enumerate((b"a", b"b", b"d"))]
     apply(spark, store, 4, older, {0: 5, 1: 4}, latest)
