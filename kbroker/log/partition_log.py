@@ -31,6 +31,7 @@ from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import Checkpoint, read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
 from kbroker.log.storage.files import make_directory
+from kbroker.log.storage.index import CorruptIndexError
 from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles, default_open_file_limit
 from kbroker.log.storage.segment import Segment
@@ -204,9 +205,13 @@ class PartitionLog(AppendableLog):
         self, fetch_offset: int, upper_offset: int
     ) -> list[AbortedTransaction]:
         """The aborted transactions that a reader of [fetch_offset, upper_offset) must
-        filter out.
+        filter out. Raises KafkaError(UNKNOWN_SERVER_ERROR), as Kafka does, if their index cannot be
+        understood: without them the reader would take their records for committed.
         """
-        return self.segments.aborted_transactions(fetch_offset, upper_offset)
+        try:
+            return self.segments.aborted_transactions(fetch_offset, upper_offset)
+        except CorruptIndexError as error:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
 
     def search_time(self, timestamp_ms: int) -> Search:
         """Search for the first record of timestamp_ms or later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from kbroker.log import time_search
 from kbroker.log.storage import files
 from kbroker.log.storage.files import FileSlice
+from kbroker.log.storage.transaction_index import TransactionIndex
 from kbroker.log.time_search import find_now
 from kbroker.log.validator import AppendOrigin
 from kbroker.protocol.batches.batch_builder import build_batch
@@ -175,6 +177,18 @@ def test_transactions_move_the_first_unstable_offset_and_fill_the_index(open_log
             origin=AppendOrigin.COORDINATOR,
         )
     assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_damaged_transaction_index_is_an_error_each_time(open_log: OpenLog) -> None:
+    """Records of aborted transactions would be taken for committed."""
+    log = open_log()
+    index = log.segments.active.transaction_index
+    Path(index.path).write_bytes(struct.pack(">hqqqq", 1, 1, 0, 2, 3))
+    log.segments.active.transaction_index = TransactionIndex(index.path, exists=True)
+    for _ in range(2):
+        with pytest.raises(KafkaError, match=r"txnindex: version 1 is unknown") as caught:
+            log.aborted_transactions(0, 5)
+        assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(

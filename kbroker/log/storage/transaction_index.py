@@ -38,14 +38,15 @@ class TransactionIndex:
         """
         if self._entries is None:
             data = read_file(self.path) or b""
-            self._entries = []
+            entries: list[AbortedTransaction] = []
             whole = len(data) - len(data) % TRANSACTION_ENTRY_BYTES
             for version, *values in _TRANSACTION_ENTRY.iter_unpack(data[:whole]):
                 if version != 0:
                     raise CorruptIndexError(
                         f"{self.path}: version {version} is unknown, expected 0"
                     )
-                self._entries.append(AbortedTransaction(*values))
+                entries.append(AbortedTransaction(*values))
+            self._entries = entries
         return self._entries
 
     def check(self, file_bytes: int) -> None:
