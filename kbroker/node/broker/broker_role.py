@@ -393,8 +393,7 @@ class BrokerRole:
         self, channel: BrokerChannel, replicas: ReplicaManager, coordinators: Late[Coordinators]
     ) -> Late[ShareServices]:
         """Created, with imports, when the broker first has share groups."""
-        config = self._config
-        share_config = ShareGroupConfig.from_broker(config)
+        share_config = ShareGroupConfig.from_broker(self._config)
 
         def make() -> ShareServices:
             from kbroker.node.broker.coordinators import CoordinatorLog, group_configs
@@ -408,7 +407,8 @@ class BrokerRole:
                 groups=coordinators.get().groups,
                 log=CoordinatorLog(replicas, self._timers, None),
                 timers=self._timers,
-                group_configs=group_configs(config, self.metadata),
+                offload=ExecutorOffload(self._resources.workers),
+                group_configs=group_configs(self._config, self.metadata),
                 memory=self._memory,
                 peers=self._peers,
             )
