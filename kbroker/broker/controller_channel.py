@@ -128,8 +128,10 @@ class BrokerChannel(Protocol):
 
     def assign_directories(
         self, broker_epoch: int, assignments: Sequence[Assignment]
-    ) -> Deferred[None]:
-        """AssignReplicasToDirs: in which of this broker's log directories replicas are."""
+    ) -> Deferred[list[ErrorCode]]:
+        """AssignReplicasToDirs: in which of this broker's log directories replicas are; an error
+        per assignment, in their order. Nothing is refused by a cluster that keeps no directories.
+        """
         ...
 
     def directories_failed(self, broker_epoch: int, failed: Sequence[Uuid]) -> Deferred[None]:
@@ -290,7 +292,7 @@ class LocalControllerChannel:
 
     def assign_directories(
         self, broker_epoch: int, assignments: Sequence[Assignment]
-    ) -> Deferred[None]:
+    ) -> Deferred[list[ErrorCode]]:
         """See ControllerChannel."""
         return self._service.submit(
             lambda controller, now_ms: controller.assign_directories(

@@ -2,7 +2,8 @@
 (AssignReplicasToDirs, KIP-858), and which disks failed.
 
 Both go through the controller channel, and are sent again while the controller cannot be reached
-(Kafka: AssignmentsManager, and BrokerLifecycleManager for failed directories). A failed metadata
+(Kafka: AssignmentsManager, and BrokerLifecycleManager for failed directories). Each replica has its
+own outcome; what is said of one that this broker no longer has is dropped. A failed metadata
 directory, the failure of all, and one that the controller does not acknowledge in time stop the
 broker: its partitions would keep a leader that cannot serve them.
 """
@@ -10,17 +11,17 @@ broker: its partitions would keep a leader that cannot serve them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.controller.partitions.directories import Assignment
 from kbroker.log.manager import LogManager
-from kbroker.model import TopicPartition, Uuid
+from kbroker.model import TopicIdPartition, TopicPartition, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +29,38 @@ FIRST_RETRY_MS: Final = 100
 LAST_RETRY_MS: Final = 10_000
 """The pause before a report is sent again doubles from the one to the other."""
 
+_GONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+"""This broker has no such replica, says the controller. Should it get one, it reports that anew."""
+
+T = TypeVar("T")
+
+
+class _Report:
+    """In which directory a replica is. waiting: who is to learn the outcome."""
+
+    __slots__ = ("assignment", "key", "topic_partition", "waiting")
+
+    def __init__(self, topic_partition: TopicPartition, assignment: Assignment) -> None:
+        self.topic_partition = topic_partition
+        self.assignment = assignment
+        self.key: TopicIdPartition = (assignment.topic_id, assignment.partition)
+        self.waiting: list[Deferred[None]] = []
+
+    def take_waiting(self) -> list[Deferred[None]]:
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
 
 class LogDirectoryReporter:
     """Sends the reports of one turn of the loop in one request.
 
+    is_assigned: whether this broker has a replica of a partition (and topic id) in the metadata.
     metadata_directory: of the metadata log. failure_timeout_ms: log.dir.failure.timeout.ms, in
     which the controller has to acknowledge a failed directory. fail: stops the broker.
     """
@@ -43,6 +72,7 @@ class LogDirectoryReporter:
         timers: Timers,
         *,
         broker_epoch: Callable[[], int],
+        is_assigned: Callable[[TopicPartition, Uuid], bool],
         metadata_directory: Path,
         failure_timeout_ms: int,
         fail: Callable[[BaseException], None],
@@ -51,11 +81,13 @@ class LogDirectoryReporter:
         self._controller = controller
         self._timers = timers
         self._broker_epoch = broker_epoch
+        self._is_assigned = is_assigned
         self._metadata_directory = metadata_directory
         self._failure_timeout_ms = failure_timeout_ms
         self._fail = fail
-        self._assignments: dict[tuple[Uuid, int], Assignment] = {}
-        self._waiting: list[Deferred[None]] = []
+        self._unsent: dict[TopicIdPartition, _Report] = {}
+        self._in_flight: dict[TopicIdPartition, _Report] = {}
+        """The newest of each replica: an older one that fails must not be sent again after it."""
         self._failed: dict[Uuid, None] = {}
         self._unacknowledged: set[Uuid] = set()
         self._failures = 0
@@ -67,24 +99,31 @@ class LogDirectoryReporter:
     ) -> Deferred[None]:
         """Say that a replica is (or is about to be) in that directory; resolves once it is
         committed. Fails if the controller refuses it or cannot be reached, though it is then sent
-        again, and with BROKER_NOT_AVAILABLE once this is closed.
+        again, unless this broker is replaced (STALE_BROKER_EPOCH) or has no such replica
+        (UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER). Fails with
+        BROKER_NOT_AVAILABLE once this is closed.
         """
-        key = (topic_id, topic_partition.partition)
-        self._assignments[key] = Assignment(topic_id, topic_partition.partition, directory_id)
         deferred: Deferred[None] = Deferred()
-        deferred.on_done(_ignore, lambda _: None)  # `_retry` logs the failure for all
+        deferred.on_done(_ignore, lambda _: None)  # one line is logged for all
         if self._closed:
             deferred.fail(broker_stopping())
-        else:
-            self._waiting.append(deferred)
-            self._plan(0)
+            return deferred
+        assignment = Assignment(topic_id, topic_partition.partition, directory_id)
+        report = _Report(topic_partition, assignment)
+        older = self._unsent.get(report.key)
+        if older is not None:
+            report.waiting = older.take_waiting()
+        report.waiting.append(deferred)
+        self._unsent[report.key] = report
+        self._plan(0)
         return deferred
 
     def close(self) -> None:
         """Send no further report; those that were not sent fail."""
         self._closed = True
         self._stop_timer()
-        self._fail_all(self._take_waiting(), broker_stopping())
+        unsent, self._unsent = self._unsent, {}
+        _settle((report, broker_stopping()) for report in unsent.values())
 
     def directory_failed(self, path: Path) -> None:
         """Report a failed disk; its partitions are offline already."""
@@ -124,22 +163,32 @@ class LogDirectoryReporter:
         if self._closed:
             return
         failed, self._failed = list(self._failed), {}
-        assignments, self._assignments = list(self._assignments.values()), {}
-        waiting = self._take_waiting()
+        reports = self._take_reports()
         epoch = self._broker_epoch()
         if failed:
             answer = _outcome(partial(self._controller.directories_failed, epoch, failed))
             answer.on_done(
                 partial(self._acknowledged, failed), partial(self._not_acknowledged, failed)
             )
-        if assignments:
-            answer = _outcome(partial(self._controller.assign_directories, epoch, assignments))
-            answer.on_done(self._succeeded, partial(self._not_assigned, assignments))
-            for deferred in waiting:
-                answer.on_done(deferred.resolve, deferred.fail)
+        if reports:
+            assignments = [report.assignment for report in reports]
+            errors = _outcome(partial(self._controller.assign_directories, epoch, assignments))
+            errors.on_done(partial(self._answered, reports), partial(self._not_assigned, reports))
 
-    def _succeeded(self, _: None) -> None:
-        self._failures = 0
+    def _take_reports(self) -> list[_Report]:
+        """The reports to send now; they are in flight then."""
+        unsent, self._unsent = self._unsent, {}
+        found: list[_Report] = []
+        gone: list[_Report] = []
+        for report in unsent.values():
+            is_assigned = self._is_assigned(report.topic_partition, report.assignment.topic_id)
+            (found if is_assigned else gone).append(report)
+        self._in_flight.update((report.key, report) for report in found)
+        if gone:
+            logger.info("%d log directories are not reported: their replicas are gone", len(gone))
+            error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the replica is gone")
+            _settle((report, error) for report in gone)
+        return found
 
     def _acknowledged(self, failed: Sequence[Uuid], _: None) -> None:
         self._failures = 0
@@ -149,37 +198,66 @@ class LogDirectoryReporter:
         self._failed.update(dict.fromkeys(failed))
         self._retry(error)
 
-    def _not_assigned(self, assignments: Sequence[Assignment], error: KafkaError) -> None:
-        """Newer assignments of the same replicas count; what is refused is not sent again."""
-        if error.code.retriable:
-            for each in assignments:
-                self._assignments.setdefault((each.topic_id, each.partition), each)
+    def _answered(self, reports: Sequence[_Report], codes: Sequence[ErrorCode]) -> None:
+        errors: dict[ErrorCode, KafkaError] = {
+            code: KafkaError(code) for code in codes if code is not ErrorCode.NONE
+        }
+        for code, error in errors.items():
+            logger.info("%d log directories were not assigned: %s", codes.count(code), error)
+        for report, code in zip(reports, codes, strict=True):
+            self._landed(report, is_over=code is ErrorCode.NONE or code in _GONE)
+        if errors.keys() <= _GONE:
+            self._failures = 0
+        else:
+            self._send_later()
+        _settle((report, errors.get(code)) for report, code in zip(reports, codes, strict=True))
+
+    def _not_assigned(self, reports: Sequence[_Report], error: KafkaError) -> None:
+        """The request was refused as a whole, or not answered. A broker that was replaced has
+        nothing to say any more.
+        """
+        for report in reports:
+            self._landed(report, is_over=error.code is ErrorCode.STALE_BROKER_EPOCH)
         self._retry(error)
+        _settle((report, error) for report in reports)
+
+    def _landed(self, report: _Report, *, is_over: bool) -> None:
+        """A report that was sent has its outcome. Unless is_over it is sent again, or a newer one
+        of the same replica in its place.
+        """
+        if self._in_flight.get(report.key) is report:
+            del self._in_flight[report.key]
+            if not is_over:
+                self._unsent.setdefault(report.key, report)
 
     def _retry(self, error: KafkaError) -> None:
         if self._closed:
             return
         logger.info("the controller refused a report of log directories: %s", error)
-        if self._failed or self._assignments:
+        self._send_later()
+
+    def _send_later(self) -> None:
+        """After a pause, unless there is nothing to send."""
+        if not self._closed and (self._failed or self._unsent):
             self._plan(min(FIRST_RETRY_MS << min(self._failures, 16), LAST_RETRY_MS))
             self._failures += 1
-
-    def _take_waiting(self) -> list[Deferred[None]]:
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    @staticmethod
-    def _fail_all(waiting: list[Deferred[None]], error: KafkaError) -> None:
-        for deferred in waiting:
-            if not deferred.done:
-                deferred.fail(error)
 
 
 def _ignore(_: None) -> None:
     """The metadata image has the result."""
 
 
-def _outcome(request: Callable[[], Deferred[None]]) -> Deferred[None]:
+def _settle(outcomes: Iterable[tuple[_Report, KafkaError | None]]) -> None:
+    """Tell those who wait. They may report the same replicas again within the call."""
+    told = [(deferred, error) for report, error in outcomes for deferred in report.take_waiting()]
+    for deferred, error in told:
+        if error is None:
+            deferred.resolve(None)
+        else:
+            deferred.fail(error)
+
+
+def _outcome(request: Callable[[], Deferred[T]]) -> Deferred[T]:
     """The outcome of a request that may be refused at once."""
     try:
         return request()

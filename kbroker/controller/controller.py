@@ -288,14 +288,13 @@ class Controller:
 
     def assign_directories(
         self, broker_id: int, broker_epoch: int, assignments: Sequence[directories.Assignment]
-    ) -> DecisionSteps[None]:
-        """The broker says in which of its directories replicas are."""
+    ) -> DecisionSteps[list[ErrorCode]]:
+        """The broker says in which of its directories replicas are; an error per assignment."""
         context = self._context()
         broker = context.registered(broker_id, broker_epoch)
         if self.image.metadata_version < DIRECTORY_ASSIGNMENT_LEVEL:
-            return ControllerResult([], None)
-        result = yield from directories.assign(context, broker, assignments, found_may_lead=True)
-        return ControllerResult(result.records, None, atomic=False)
+            return ControllerResult([], [ErrorCode.NONE] * len(assignments))
+        return (yield from directories.assign(context, broker, assignments, found_may_lead=True))
 
     def directories_failed(
         self, broker_id: int, broker_epoch: int, failed: Sequence[Uuid]

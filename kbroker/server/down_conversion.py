@@ -58,6 +58,9 @@ STEP_ITEMS: Final = 512
 ReadOn = Callable[[FetchRequest], FetchResponse]
 """Answers a Fetch request at once, waiting for nothing."""
 
+OnStorageError = Callable[[Key, OSError], None]
+"""Told of a partition whose log cannot be read."""
+
 
 def share_of(memory: MemoryPool) -> int:
     """Bytes that one response may convert under this memory limit."""
@@ -69,7 +72,16 @@ class _Conversion:
     the response.
     """
 
-    __slots__ = ("error", "fetch_offset", "is_left", "key", "next_offset", "result", "source")
+    __slots__ = (
+        "error",
+        "failure",
+        "fetch_offset",
+        "is_left",
+        "key",
+        "next_offset",
+        "result",
+        "source",
+    )
 
     def __init__(self, key: Key, source: Records, fetch_offset: int) -> None:
         self.key = key
@@ -78,11 +90,13 @@ class _Conversion:
         self.next_offset = fetch_offset
         self.result = b""
         self.error = ErrorCode.NONE
+        self.failure: OSError | None = None
+        """Why the log cannot be read."""
         self.is_left = False
         """The budget was used up before its turn came."""
 
     def convert(self, magic: int, max_unpacked_bytes: int, budget: ConversionBudget) -> None:
-        """Read and convert; blocks. Faults are kept in `error`."""
+        """Read and convert; blocks. Faults are kept in `error` and `failure`."""
         source = self.source
         try:
             stored = (
@@ -104,6 +118,7 @@ class _Conversion:
             logger.debug("%s-%d cannot be converted to magic %d: %s", *self.key, magic, error)
         except OSError as error:
             self.error = ErrorCode.KAFKA_STORAGE_ERROR
+            self.failure = error.with_traceback(None)  # its frames hold this object
             logger.error("%s-%d cannot be read: %s", *self.key, error)
 
 
@@ -158,6 +173,7 @@ class _Turn:
 class DownConversion(Chained[FetchResponse]):
     """The response to one Fetch request of such a client, from the wait for records on.
 
+    on_storage_error: called for each partition whose log cannot be read, also after `cancel`.
     on_read: called with what was read before it is converted. on_converted: called with the
     response before it resolves. `cancel` ends whatever it waits for; a partition that the worker is
     busy with is converted to its end, and charged until then.
@@ -172,6 +188,7 @@ class DownConversion(Chained[FetchResponse]):
         "_offload",
         "_on_converted",
         "_on_read",
+        "_on_storage_error",
         "_parts",
         "_read_on",
         "_request",
@@ -193,6 +210,7 @@ class DownConversion(Chained[FetchResponse]):
         unpacking: AbstractContextManager[object],
         max_unpacked_bytes: int,
         read_on: ReadOn,
+        on_storage_error: OnStorageError,
         on_read: Callable[[FetchResponse], None] = lambda response: None,
         on_converted: Callable[[FetchResponse], None] = lambda response: None,
     ) -> None:
@@ -205,6 +223,7 @@ class DownConversion(Chained[FetchResponse]):
         self._unpacking = unpacking
         self._max_unpacked_bytes = max_unpacked_bytes
         self._read_on = read_on
+        self._on_storage_error = on_storage_error
         self._on_read = on_read
         self._on_converted = on_converted
         self._rounds = 0
@@ -282,6 +301,9 @@ class DownConversion(Chained[FetchResponse]):
         memory.charge(size)
 
         def converted(failure: OSError | None) -> None:
+            for conversion in conversions:
+                if conversion.failure is not None:
+                    self._on_storage_error(conversion.key, conversion.failure)
             if not self.is_cancelled:
                 self._converted(failure)
             memory.release(size)

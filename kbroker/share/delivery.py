@@ -1,23 +1,25 @@
 """Delivery of records to the members of share groups (KIP-932): opens the share partitions of a
 session, reads deliverable records, and acquires them for the member.
 
-Reading and acquiring are two steps, because a ShareFetch that finds less than its min_bytes waits
-and acquires nothing. Waiting is in `reader`.
+Finding batches and acquiring their records are two steps, because a ShareFetch that finds less than
+its min_bytes waits and acquires nothing. Between them the headers of the batches are read, which
+may take a while. Waiting is in `reader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.model import TopicIdPartition
-from kbroker.ports import Deferred, gather_by_key
+from kbroker.ports import Deferred, Offload, gather_by_key
 from kbroker.protocol.codecs.schema import size_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.coordinators.share_groups import ShareFetchResponse
 from kbroker.protocol.share_partition_state import SharePlace
+from kbroker.replication.leaders.replica_log import AbortedRange
 from kbroker.replication.manager import ReplicaManager
-from kbroker.replication.time_slices import Pace
+from kbroker.replication.time_slices import Pace, Steps
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.partitions import OpenSharePartition, SharePartitions
@@ -41,17 +43,21 @@ class ReadLimits(NamedTuple):
 
 
 class Delivery:
-    """See the module's docstring. config_of: a group's settings."""
+    """See the module's docstring. config_of: a group's settings. offload: for batch headers that
+    are not in the page cache.
+    """
 
     def __init__(
         self,
         replicas: ReplicaManager,
         partitions: SharePartitions,
         config_of: Callable[[str], ShareGroupConfig],
+        offload: Offload,
     ) -> None:
         self._replicas = replicas
         self._partitions = partitions
         self._config_of = config_of
+        self._offload = offload
 
     def open(
         self, session: ShareSession
@@ -109,9 +115,7 @@ class Delivery:
         try:
             return self._readable(session.key[0], place, config, max_bytes, min_one_batch)
         except KafkaError as error:
-            failed[place] = PartitionData(
-                partition_index=place[1], error_code=error.code, records=b""
-            )
+            failed[place] = _failure(place, error)
             return None
 
     def _readable(
@@ -153,22 +157,48 @@ class Delivery:
         records = read.records
         return Readable(place, found, offset, records, read.end_offset, size_of(records))
 
+    def read(
+        self, session: ShareSession, readable: Readable, max_records: int, failed: Failures
+    ) -> Steps[ReadBatches | None]:
+        """Read the headers of as many of these batches as `acquire` can need, in steps; acquires
+        nothing. Returns None after an error, which is added to failed.
+        """
+        config = self._config_of(session.key[0])
+        try:
+            return (yield from self._read(readable, config, max_records))
+        except KafkaError as error:
+            failed[readable.place] = _failure(readable.place, error)
+            return None
+
+    def _read(
+        self, readable: Readable, config: ShareGroupConfig, max_records: int
+    ) -> Steps[ReadBatches]:
+        replica, core = readable.found.replica, readable.found.core
+        max_locks = config.group_share_partition_max_record_locks
+        aborted: Sequence[AbortedRange] = ()
+        try:
+            if config.reads_committed:
+                aborted = replica.log.aborted_transactions(readable.offset, readable.end_offset)
+            batches = ReadBatches(readable, aborted)
+            # `acquire` takes new records up to max_locks in flight, and any that are in flight
+            most = max(max_locks, core.end_offset - core.start_offset)
+            yield from batches.read(min(max_records, most), self._offload)
+        except OSError as failure:
+            self._replicas.hosting.read_failed(replica, failure)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
+        return batches
+
     def acquire(
-        self, session: ShareSession, readable: Readable, limits: ReadLimits, max_records: int
+        self, session: ShareSession, batches: ReadBatches, limits: ReadLimits, max_records: int
     ) -> PartitionData | None:
-        """Acquire records from these batches and return them; None if none could be acquired."""
+        """Acquire records from these batches and return them; None if none could be acquired, or
+        the share partition was closed while headers were read.
+        """
         group_id, member_id = session.key
         config = self._config_of(group_id)
-        found = readable.found
-        aborted: list[tuple[int, int]] = []
-        if config.reads_committed:
-            aborted = [
-                (transaction.first_offset, transaction.producer_id)
-                for transaction in found.replica.log.aborted_transactions(
-                    readable.offset, readable.end_offset
-                )
-            ]
-        batches = ReadBatches(readable, aborted)
+        place, found = batches.readable.place, batches.readable.found
+        if self._partitions.find(found.key) is not found:
+            return None
         acquired = self._partitions.acquire(
             found,
             member_id,
@@ -185,7 +215,7 @@ class Delivery:
         if not acquired:
             return None
         return PartitionData(
-            partition_index=readable.place[1],
+            partition_index=place[1],
             records=batches.around(acquired),
             acquired_records=[
                 ShareFetchResponse.AcquiredRecords(
@@ -198,15 +228,16 @@ class Delivery:
         )
 
     def has_skipped(self, session: ShareSession, found: Iterable[Readable]) -> bool:
-        """Whether the next fetch offset of a share partition has advanced although nothing was
-        acquired: the batches held only records of aborted transactions or compacted offsets.
+        """Whether to look again although nothing was acquired. Either the batches held only records
+        of aborted transactions or compacted offsets, so that the next fetch offset has advanced; or
+        the share partition was changed by other requests, or closed, while headers were read.
         """
         max_locks = self._config_of(session.key[0]).group_share_partition_max_record_locks
-        next_offsets = [
-            (readable.found.core.next_fetch_offset(max_locks), readable.offset)
+        return any(
+            self._partitions.find(readable.found.key) is not readable.found
+            or readable.found.core.next_fetch_offset(max_locks) != readable.offset
             for readable in found
-        ]
-        return any(offset not in (None, former) for offset, former in next_offsets)
+        )
 
     def wait_on(self, session: ShareSession) -> list[OpenSharePartition]:
         """The share partitions on which a fetch of this session waits."""
@@ -216,3 +247,7 @@ class Delivery:
             for place in session.partitions
             if (found := self._partitions.find(SharePlace(group_id, place))) is not None
         ]
+
+
+def _failure(place: TopicIdPartition, error: KafkaError) -> PartitionData:
+    return PartitionData(partition_index=place[1], error_code=error.code, records=b"")

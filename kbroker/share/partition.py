@@ -87,6 +87,18 @@ class SharePartition:
         ]
         return min(deadlines, default=None)
 
+    def count_available(self, first: int, last: int) -> int:
+        """How many of these offsets are available, those from the end offset on included."""
+        count = max(last - max(first, self.end_offset) + 1, 0)
+        if first < self.end_offset and self._available:
+            for index in range(self._index(first), len(self._runs)):
+                run = self._runs[index]
+                if run.first > last:
+                    break
+                if run.state == AVAILABLE and run.change is None:
+                    count += max(min(run.last, last) - max(run.first, first) + 1, 0)
+        return count
+
     # -- acquisition -------------------------------------------------------------------------
 
     def acquire(

@@ -2,7 +2,8 @@
 
 A request's acknowledgements are written first, then the request reads: from each share partition of
 its session the batches with deliverable records, as file ranges (`delivery`). The acquired offsets
-in the response tell the client which records of these batches are delivered. A fetch that finds
+in the response tell the client which records of these batches are delivered. A partition that
+cannot be read has an error in the response, and the others are delivered. A fetch that finds
 nothing waits on its share partitions until an append, a release or an expired lock wakes it; a
 fetch whose records were all skipped reads again in the next turn of the loop.
 """
@@ -18,6 +19,7 @@ from kbroker.ports import (
     Chained,
     Deferred,
     Memory,
+    Offload,
     Timers,
     UnlimitedMemory,
     as_kafka_error,
@@ -28,10 +30,10 @@ from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Waiter
 from kbroker.replication.reads.fetch import FREE_BYTES, SHORT_WAIT_MS
-from kbroker.replication.time_slices import Pace, SlicedSteps
+from kbroker.replication.time_slices import Pace, SlicedSteps, Steps
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement
-from kbroker.share.delivery import Delivery, PartitionData, ReadLimits
+from kbroker.share.delivery import Delivery, Failures, PartitionData, ReadLimits
 from kbroker.share.partitions import AcknowledgeOutcome, OpenSharePartition, SharePartitions
 from kbroker.share.read_batches import Readable
 from kbroker.share.session import (
@@ -63,7 +65,7 @@ Answer = Mapping[TopicIdPartition, PartitionData]
 
 
 class ShareReader:
-    """The entry points. config_of: a group's settings."""
+    """The entry points. config_of: a group's settings. offload: see `Delivery`."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class ShareReader:
         timers: Timers,
         config_of: Callable[[str], ShareGroupConfig],
         *,
+        offload: Offload,
         max_sessions: int,
         memory: Memory | None = None,
     ) -> None:
@@ -79,7 +82,7 @@ class ShareReader:
         self._partitions = partitions
         self._timers = timers
         self.config_of = config_of
-        self.delivery = Delivery(replicas, partitions, config_of)
+        self.delivery = Delivery(replicas, partitions, config_of, offload)
         self.sessions = ShareSessions(max_sessions, memory)
         self.memory = memory or UnlimitedMemory()
         self.heavy: set[_Wait] = set()
@@ -223,33 +226,50 @@ class PendingFetch:
         opened.on_done(lambda _: self.look(), self.answer.fail)
 
     def _look(self) -> SlicedSteps:
-        if not self._reader.sessions.is_alive(self.session):
-            self.answer.resolve({})
+        delivery = self._reader.delivery
+        if self._has_ended():
             return
-        found, failed = yield from self._reader.delivery.look(self.session, self.limits)
-        if not self._reader.sessions.is_alive(self.session):  # it ended during a pause
-            self.answer.resolve({})
+        found, failed = yield from delivery.look(self.session, self.limits)
+        if self._has_ended():  # during a pause
             return
-        is_urgent = any(data.error_code not in PASSING for data in failed.values())
         size_bytes = sum(readable.size_bytes for readable in found)
-        left_ms = self._deadline_ms - self._reader.monotonic_ms()
-        if is_urgent or left_ms <= 0 or size_bytes >= max(self.limits.min_bytes, 1):
-            answer = self._acquired(found)
-            has_skipped = not answer and self._reader.delivery.has_skipped(self.session, found)
-            if has_skipped and left_ms > 0 and not is_urgent:
+        if self._is_urgent(failed) or size_bytes >= max(self.limits.min_bytes, 1):
+            answer = yield from self._acquired(found, failed)
+            if self._has_ended():
+                return
+            has_skipped = not answer and delivery.has_skipped(self.session, found)
+            if has_skipped and not self._is_urgent(failed):
                 # These records are skipped; more may be readable: read again in the next turn.
                 again = self._reader.waiter(self)
                 self.answer.waits_for = again
                 again.ready()
                 return
-            if answer or failed or left_ms <= 0:
+            if answer or failed or self._left_ms() <= 0:
                 self.answer.resolve({**failed, **answer})
                 return
         wait = self._reader.waiter(self)
-        if wait.begin(left_ms, self.limits.min_bytes - size_bytes):
+        if wait.begin(self._left_ms(), self.limits.min_bytes - size_bytes):
             self.answer.waits_for = wait
-        else:
-            self.answer.resolve({**failed, **self._acquired(found)})
+            return
+        answer = yield from self._acquired(found, failed)
+        if not self._has_ended():
+            self.answer.resolve({**failed, **answer})
+
+    def _has_ended(self) -> bool:
+        """Whether the session has ended. The response is then empty."""
+        if self._reader.sessions.is_alive(self.session):
+            return False
+        self.answer.resolve({})
+        return True
+
+    def _left_ms(self) -> int:
+        return self._deadline_ms - self._reader.monotonic_ms()
+
+    def _is_urgent(self, failed: Failures) -> bool:
+        """Whether to respond now: the time is up, or there is an error."""
+        return self._left_ms() <= 0 or any(
+            data.error_code not in PASSING for data in failed.values()
+        )
 
     def hurry(self) -> int:
         """Under memory pressure: respond within SHORT_WAIT_MS. Returns the remaining ms."""
@@ -257,13 +277,22 @@ class PendingFetch:
         self._deadline_ms = min(self._deadline_ms, now_ms + SHORT_WAIT_MS)
         return self._deadline_ms - now_ms
 
-    def _acquired(self, found: Sequence[Readable]) -> dict[TopicIdPartition, PartitionData]:
+    def _acquired(
+        self, found: Sequence[Readable], failed: Failures
+    ) -> Steps[dict[TopicIdPartition, PartitionData]]:
+        """Acquire records, in steps. Partitions that cannot be read are added to failed."""
+        reader = self._reader
         answer: dict[TopicIdPartition, PartitionData] = {}
         left = self.limits.max_records
         for readable in found:
             if left <= 0:
                 break
-            data = self._reader.delivery.acquire(self.session, readable, self.limits, left)
+            batches = yield from reader.delivery.read(self.session, readable, left, failed)
+            if not reader.sessions.is_alive(self.session):
+                break  # what its member had acquired was released
+            if batches is None:
+                continue
+            data = reader.delivery.acquire(self.session, batches, self.limits, left)
             if data is not None:
                 answer[readable.place] = data
                 self.session.served(readable.place)

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.controller.configs.configs import Alteration, Alterations, AlteredResource
+from kbroker.controller.partitions.directories import Assignment
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -149,6 +150,17 @@ def test_a_brokers_own_requests_do_not_wait_for_its_hosting() -> None:
     assert assigned.done
     assert not beat.value.is_fenced
     assert altered.value.topics == []
+
+
+def test_each_directory_has_its_own_outcome() -> None:
+    world = World()
+    world.create("t")
+    world.commit()
+    topic_id = world.loader.image.topics["t"].topic_id
+    assignments = [Assignment(b"u" * 16, 0, b"d" * 16), Assignment(topic_id, 0, b"d" * 16)]
+    assigned = world.channel.assign_directories(world.epoch, assignments)
+    world.commit()
+    assert assigned.value == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
 
 
 def test_an_answer_that_waits_for_this_broker_fails_when_it_stops() -> None:

@@ -28,16 +28,23 @@ class Channel:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, int, list[Any]]] = []
-        self.answers: list[Deferred[None]] = []
+        self.answers: list[Deferred[Any]] = []
         self.refusal: KafkaError | None = None
 
-    def assign_directories(self, epoch: int, assignments: Sequence[Assignment]) -> Deferred[None]:
+    def assign_directories(
+        self, epoch: int, assignments: Sequence[Assignment]
+    ) -> Deferred[list[ErrorCode]]:
         return self._asked("assign", epoch, list(assignments))
 
     def directories_failed(self, epoch: int, failed: Sequence[Uuid]) -> Deferred[None]:
         return self._asked("failed", epoch, list(failed))
 
-    def _asked(self, kind: str, epoch: int, content: list[Any]) -> Deferred[None]:
+    def answer(self, number: int, *errors: ErrorCode) -> None:
+        """Answer that request of assignments; without errors all are committed."""
+        assignments = self.requests[number][2]
+        self.answers[number].resolve(list(errors) or [ErrorCode.NONE] * len(assignments))
+
+    def _asked(self, kind: str, epoch: int, content: list[Any]) -> Deferred[Any]:
         if self.refusal is not None:
             raise self.refusal
         self.requests.append((kind, epoch, content))
@@ -52,6 +59,7 @@ class World:
         self.timers = SimTimers()
         self.channel = Channel()
         self.epoch = 5
+        self.gone: set[tuple[TopicPartition, Uuid]] = set()
         self.stopped: list[BaseException] = []
         self.offline: dict[Path, OSError] = {}
         each = [
@@ -68,6 +76,7 @@ class World:
             channel,
             self.timers,
             broker_epoch=lambda: self.epoch,
+            is_assigned=lambda *replica: replica not in self.gone,
             metadata_directory=A,
             failure_timeout_ms=FAILURE_TIMEOUT_MS,
             fail=self.stopped.append,
@@ -91,7 +100,7 @@ def test_the_assignments_of_one_turn_are_one_request() -> None:
     expected = [Assignment(TOPIC_ID, 0, A_ID), Assignment(TOPIC_ID, 1, B_ID)]
     assert world.channel.requests == [("assign", 5, expected)]
     assert not any(each.done for each in waiting)
-    world.channel.answers[0].resolve(None)
+    world.channel.answer(0)
     assert all(each.done and each.error is None for each in waiting)
 
 
@@ -100,7 +109,7 @@ def test_the_last_directory_of_a_replica_counts() -> None:
     waiting = [world.reporter.assign(P0, TOPIC_ID, each) for each in (A_ID, B_ID)]
     world.turn()
     assert world.channel.requests == [("assign", 5, [Assignment(TOPIC_ID, 0, B_ID)])]
-    world.channel.answers[0].resolve(None)
+    world.channel.answer(0)
     assert all(each.done for each in waiting)
 
 
@@ -114,7 +123,7 @@ def test_the_next_turn_is_another_request_with_the_epoch_of_then() -> None:
     second = world.reporter.assign(P1, TOPIC_ID, A_ID)
     world.turn()
     assert world.channel.requests[1] == ("assign", 6, [Assignment(TOPIC_ID, 1, A_ID)])
-    world.channel.answers[1].resolve(None)
+    world.channel.answer(1)
     assert second.done and not first.done
 
 
@@ -156,7 +165,7 @@ def test_an_assignment_is_sent_again_after_growing_pauses() -> None:
             assert world.timers.run_next(began_ms + 20_000)
         sent.append(world.timers.time_ms - began_ms)
     assert sent == [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]
-    world.channel.answers[-1].resolve(None)
+    world.channel.answer(-1)
     count = len(world.channel.requests)
     world.timers.advance(20_000)
     assert len(world.channel.requests) == count
@@ -179,6 +188,118 @@ def test_a_newer_assignment_replaces_the_one_that_failed() -> None:
     world.channel.answers[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
     world.turn()
     assert world.channel.requests[1:] == [("assign", 5, [Assignment(TOPIC_ID, 0, B_ID)])]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ],
+    ids=lambda code: code.name,
+)
+def test_a_replica_that_the_controller_does_not_know_keeps_no_other_waiting(
+    code: ErrorCode,
+) -> None:
+    world = World()
+    gone, here = (world.reporter.assign(each, TOPIC_ID, A_ID) for each in (P0, P1))
+    world.turn()
+    world.channel.answer(0, code, ErrorCode.NONE)
+    assert gone.error is not None and gone.error.code is code
+    assert here.done and here.error is None
+    world.timers.advance(20_000)
+    assert len(world.channel.requests) == 1, "neither is sent again"
+
+
+def test_a_replica_that_is_gone_is_not_sent() -> None:
+    world = World()
+    gone, here = (world.reporter.assign(each, TOPIC_ID, A_ID) for each in (P0, P1))
+    world.gone.add((P0, TOPIC_ID))
+    world.turn()
+    assert world.channel.requests == [("assign", 5, [Assignment(TOPIC_ID, 1, A_ID)])]
+    assert gone.error is not None and gone.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.channel.answers[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    assert here.error is not None
+    world.gone.add((P1, TOPIC_ID))
+    world.timers.advance(20_000)
+    assert len(world.channel.requests) == 1
+
+
+def test_a_new_topic_of_the_same_name_is_another_replica() -> None:
+    world = World()
+    new_id = b"u" * 16
+    gone, here = (world.reporter.assign(P0, each, A_ID) for each in (TOPIC_ID, new_id))
+    world.gone.add((P0, TOPIC_ID))
+    world.turn()
+    assert world.channel.requests == [("assign", 5, [Assignment(new_id, 0, A_ID)])]
+    world.channel.answer(0)
+    assert gone.error is not None and here.done and here.error is None
+
+
+def test_an_error_of_one_replica_that_is_none_of_absence_is_tried_again() -> None:
+    world = World()
+    waiting = [world.reporter.assign(each, TOPIC_ID, A_ID) for each in (P0, P1)]
+    world.turn()
+    for number, pause_ms in enumerate((100, 200)):
+        world.channel.answer(number, ErrorCode.UNKNOWN_SERVER_ERROR, *[ErrorCode.NONE][number:])
+        world.timers.advance(pause_ms - 1)
+        assert len(world.channel.requests) == number + 1
+        world.timers.advance(1)
+        assert world.channel.requests[number + 1] == ("assign", 5, [Assignment(TOPIC_ID, 0, A_ID)])
+    assert [each.error is None for each in waiting] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+)
+def test_a_request_that_fails_as_a_whole_is_sent_again(code: ErrorCode) -> None:
+    world = World()
+    waiting = [world.reporter.assign(each, TOPIC_ID, A_ID) for each in (P0, P1)]
+    world.turn()
+    world.channel.answers[0].fail(KafkaError(code))
+    assert [each.error.code for each in waiting if each.error] == [code] * 2
+    world.timers.advance(99)
+    assert len(world.channel.requests) == 1
+    world.timers.advance(1)
+    assert world.channel.requests[1] == world.channel.requests[0]
+
+
+def test_an_older_directory_that_fails_is_not_sent_behind_the_newer_one() -> None:
+    """Else the metadata would have the replica where it was before."""
+    world = World()
+    older = world.reporter.assign(P0, TOPIC_ID, A_ID)
+    world.turn()
+    newer = world.reporter.assign(P0, TOPIC_ID, B_ID)
+    world.turn()
+    world.channel.answers[0].fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+    assert older.error is not None and not newer.done
+    world.channel.answer(1)
+    assert newer.value is None
+    world.timers.advance(20_000)
+    assert [each[2] for each in world.channel.requests] == [
+        [Assignment(TOPIC_ID, 0, A_ID)],
+        [Assignment(TOPIC_ID, 0, B_ID)],
+    ]
+
+
+def test_who_is_told_may_report_at_once() -> None:
+    world = World()
+    again: list[Deferred[None]] = []
+
+    def report_both(_: KafkaError) -> None:
+        again.extend(world.reporter.assign(each, TOPIC_ID, B_ID) for each in (P0, P1))
+
+    first, second = (world.reporter.assign(each, TOPIC_ID, A_ID) for each in (P0, P1))
+    first.on_done(lambda _: None, report_both)
+    world.turn()
+    world.channel.answers[0].fail(KafkaError(ErrorCode.NOT_CONTROLLER))
+    assert second.error is not None and not any(each.done for each in again)
+    world.turn()
+    expected = [Assignment(TOPIC_ID, 0, B_ID), Assignment(TOPIC_ID, 1, B_ID)]
+    assert world.channel.requests[1:] == [("assign", 5, expected)]
+    world.channel.answer(1)
+    assert all(each.done and each.error is None for each in again)
 
 
 def test_a_failed_disk_that_is_acknowledged_stops_nothing() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from kbroker.broker.directory_assignments import LogDirectoryReporter
+from kbroker.controller.partitions.directories import Assignment
 from kbroker.log.manager import LogManager
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import FileSlice, LogDirectoryError, LogFile
@@ -346,6 +349,44 @@ def test_the_metadata_is_asked_before_the_swap(world: TwoDirs) -> None:
     answer.resolve(None)
     world.step(1)
     assert world.place == 1 and world.values() == list(range(5))
+
+
+def test_the_report_of_a_deleted_topic_keeps_no_move_from_its_end(world: TwoDirs) -> None:
+    """The controller has deleted it, of which this broker has not read yet."""
+    deleted_id = b"u" * 16
+    errors = {TOPIC_ID: ErrorCode.NONE, deleted_id: ErrorCode.UNKNOWN_TOPIC_ID}
+    asked: list[list[Uuid]] = []
+
+    class Channel:
+        def assign_directories(
+            self, epoch: int, assignments: Sequence[Assignment]
+        ) -> Deferred[list[ErrorCode]]:
+            asked.append([each.topic_id for each in assignments])
+            return Deferred.of([errors[each.topic_id] for each in assignments])
+
+    channel: Any = Channel()
+    reporter = LogDirectoryReporter(
+        world.logs,
+        channel,
+        world.timers,
+        broker_epoch=lambda: 1,
+        is_assigned=lambda *_: True,
+        metadata_directory=world.dirs[0],
+        failure_timeout_ms=1000,
+        fail=lambda _: None,
+    )
+
+    def assign(key: TopicPartition, topic_id: Uuid, directory_id: Uuid) -> Deferred[None]:
+        reporter.assign(TopicPartition("deleted", 0), deleted_id, directory_id)
+        return reporter.assign(key, topic_id, directory_id)
+
+    world.logs.set_directory_ids({str(path): path.name.encode() * 8 for path in world.dirs})
+    world.replicas.mover.assign = assign
+    world.append(batches=batch(3))
+    world.move(1)
+    world.step(9)
+    assert asked == [[deleted_id, TOPIC_ID]]
+    assert world.place == 1 and world.values() == [0, 1, 2]
 
 
 def test_the_current_log_is_missing_and_the_metadata_names_its_directory(world: TwoDirs) -> None:

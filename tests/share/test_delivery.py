@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.delivery import Delivery, Failures, ReadLimits
 from kbroker.share.partitions import OpenSharePartition, SharePartitions
 from kbroker.share.persister import SharePersister
-from kbroker.share.read_batches import Readable
+from kbroker.share.read_batches import Readable, ReadBatches
 from kbroker.share.session import ShareSession, ShareSessions
 from tests.share.test_skips import (
     ABORTED_PRODUCER,
@@ -28,6 +28,7 @@ from tests.share.test_skips import (
     FakeReplicas,
     batch,
 )
+from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimers
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class ScriptedPersister(FakePersister):
         return super().read(key, leader_epoch)
 
 
-def finished(steps: Generator[None, None, T]) -> T:
+def finished(steps: Generator[Any, None, T]) -> T:
     while True:
         try:
             next(steps)
@@ -72,7 +73,7 @@ class World:
         settings = replace(ShareGroupConfig(), **config)  # type: ignore[arg-type]  # of a test
         persister = cast(SharePersister, self.persister)
         self.partitions = SharePartitions(replicas, persister, timers, lambda _: settings)
-        self.delivery = Delivery(replicas, self.partitions, lambda _: settings)
+        self.delivery = Delivery(replicas, self.partitions, lambda _: settings, run_inline)
         self.session = self.join("m")
 
     def join(self, member: str) -> ShareSession:
@@ -83,9 +84,15 @@ class World:
     def look(self, limits: ReadLimits = LIMITS) -> tuple[list[Readable], Failures]:
         return finished(self.delivery.look(self.session, limits))
 
+    def read(self, readable: Readable, max_records: int = 500) -> ReadBatches:
+        failed: Failures = {}
+        batches = finished(self.delivery.read(self.session, readable, max_records, failed))
+        assert batches is not None and not failed
+        return batches
+
 
 def offsets(world: World, readable: Readable, *, most: int = 500) -> list[tuple[int, int]]:
-    data = world.delivery.acquire(world.session, readable, LIMITS, most)
+    data = world.delivery.acquire(world.session, world.read(readable, most), LIMITS, most)
     assert data is not None and data.partition_index == PLACE[1]
     return [(one.first_offset, one.last_offset) for one in data.acquired_records]
 
@@ -104,9 +111,8 @@ def test_a_look_acquires_nothing() -> None:
 def test_another_member_gets_what_is_left() -> None:
     world = World()
     (readable,), _ = world.look()
-    data = world.delivery.acquire(
-        world.session, readable, LIMITS._replace(is_strict=True), max_records=2
-    )
+    limits = LIMITS._replace(is_strict=True)
+    data = world.delivery.acquire(world.session, world.read(readable, 2), limits, max_records=2)
     assert data is not None and data.acquired_records[0].last_offset == 1
     world.session = world.join("n")
     (left,), _ = world.look()
@@ -179,7 +185,7 @@ def test_skipped_records_are_noticed_though_nothing_was_acquired() -> None:
     limits = LIMITS._replace(max_bytes=2 * len(world.replica.batches[0]))
     found, _ = world.look(limits)
     assert not world.delivery.has_skipped(world.session, found)
-    assert world.delivery.acquire(world.session, found[0], limits, 500) is None
+    assert world.delivery.acquire(world.session, world.read(found[0]), limits, 500) is None
     assert world.delivery.has_skipped(world.session, found)
 
 

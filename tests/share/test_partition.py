@@ -179,6 +179,18 @@ def test_what_is_not_for_readers_is_passed_over() -> None:
     assert partition.start_offset == 6
 
 
+def test_how_many_of_some_offsets_are_available() -> None:
+    partition = SharePartition(0)
+    partition.acquire("m", [(0, 9)], limits(), 0)
+    assert partition.count_available(0, 14) == 5
+    item = Acknowledgement(2, 7, [RELEASE])
+    change = partition.acknowledge("m", [item], delivery_limit=LIMIT, renewed_until_ms=0)
+    assert partition.count_available(0, 9) == 0, "the release is not written yet"
+    partition.commit(change)
+    ranges = [(0, 1), (0, 4), (3, 6), (6, 20), (8, 9), (12, 12)]
+    assert [partition.count_available(*each) for each in ranges] == [0, 3, 4, 13, 0, 1]
+
+
 def test_the_log_begins_later() -> None:
     partition = SharePartition(0)
     partition.acquire("m", [(0, 9)], limits(), 0)

@@ -1,4 +1,6 @@
-"""A ShareFetch that waits: it ends with its connection, and is charged for what it holds."""
+"""A ShareFetch that waits: it ends with its connection, and is charged for what it holds; and one
+whose disk fails.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.storage.files import LogDirectoryError, LogFile
 from kbroker.model import TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -30,6 +35,7 @@ from kbroker.share.persister import SharePersister
 from kbroker.share.reader import WATCH_BYTES, ShareReader
 from tests.replication.test_time_slices import Ticks, Turns
 from tests.replication.world import TOPIC, TOPIC_ID, World
+from tests.sim.offload import run_inline
 
 CONNECTION = "one"
 FOR_EVER_MS = 2**31 - 1
@@ -65,16 +71,20 @@ class Readers:
         self.world = world
         self.memory = MemoryPool(1 << 20)
         self.states = States()
-        config = ShareGroupConfig()
+        self.config = ShareGroupConfig()
         partitions = SharePartitions(
-            world.replicas, cast(SharePersister, self.states), world.timers, lambda group: config
+            world.replicas,
+            cast(SharePersister, self.states),
+            world.timers,
+            lambda group: self.config,
         )
         self.partitions = partitions
         self.reader = ShareReader(
             world.replicas,
             partitions,
             world.timers,
-            lambda group: config,
+            lambda group: self.config,
+            offload=run_inline,
             max_sessions=100,
             memory=self.memory,
         )
@@ -261,3 +271,60 @@ def test_a_share_fetch_that_is_cancelled_between_slices_looks_no_further(
         turns.turn()
     assert not outcome.done
     assert (readers.world.replicas.purgatory.waiting, readers.waiting()) == (0, 0)
+
+
+Patch = pytest.MonkeyPatch
+
+
+def lose_cached_reads(patch: Patch, log: PartitionLog) -> None:
+    def read_cached(file: LogFile, position: int, count: int) -> bytes | None:
+        if Path(file.path).parent == log.directory:
+            raise LogDirectoryError(file.path, "read", OSError(5, "EIO"))
+        return file.read_at(position, count)
+
+    patch.setattr(LogFile, "read_cached", read_cached)
+
+
+def lose_reads(patch: Patch, log: PartitionLog) -> None:
+    read_at = LogFile.read_at
+
+    def read(file: LogFile, position: int, count: int) -> bytes:
+        if Path(file.path).parent == log.directory:
+            raise LogDirectoryError(file.path, "read", OSError(5, "EIO"))
+        return read_at(file, position, count)
+
+    patch.setattr(LogFile, "read_cached", lambda file, position, count: None)
+    patch.setattr(LogFile, "read_at", read)
+
+
+def lose_transaction_index(patch: Patch, log: PartitionLog) -> None:
+    def aborted_transactions(self: PartitionLog, *_: int) -> list[Any]:
+        if self is log:
+            raise LogDirectoryError(log.directory / "0.txnindex", "read", OSError(5, "EIO"))
+        return []
+
+    patch.setattr(PartitionLog, "aborted_transactions", aborted_transactions)
+
+
+@pytest.mark.parametrize("lose", [lose_cached_reads, lose_reads, lose_transaction_index])
+def test_a_disk_that_fails_while_records_are_acquired(
+    readers: Readers, monkeypatch: Patch, lose: Callable[[Patch, PartitionLog], None]
+) -> None:
+    """An error of that partition; its directory is offline. What another partition had acquired is
+    delivered.
+    """
+    world = readers.world
+    readers.config = replace(readers.config, reads_committed=True)
+    for index in range(2):
+        world.append(index)
+    failing = world.replicas.partition(TopicPartition(TOPIC, 1))
+    assert failing is not None and world.logs.online()
+    lose(monkeypatch, cast(PartitionLog, failing.log))
+    outcome = readers.fetch(places=2)
+    assert outcome.done
+    assert errors_of(outcome.value) == {0: 0, 1: ErrorCode.KAFKA_STORAGE_ERROR}
+    partitions = {data.partition_index: data for data in outcome.value.responses[0].partitions}
+    assert partitions[0].acquired_records and partitions[0].records
+    assert not partitions[1].acquired_records and partitions[1].records == b""
+    assert not world.logs.online(), "the directory is offline"
+    assert failing.check_leader() is ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,5 +1,6 @@
-"""A ShareFetch whose records are skipped: it reads on, or waits when nothing is left. That a fetch
-that waits ends with its connection is in test_reader.py.
+"""A ShareFetch whose records are skipped: it reads on, or waits when nothing is left; many are
+skipped in slices, and what may happen meanwhile. That a fetch that waits ends with its connection
+is in test_reader.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
+from kbroker.log.time_search import HEADERS_PER_STEP
 from kbroker.model import TopicPartition
 from kbroker.ports import Chained, Deferred, at_once
 from kbroker.protocol.batches.batch_builder import build_batch
@@ -20,10 +22,13 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.purgatory import Purgatory, Watcher
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.views.share_groups import ShareGroupConfig
+from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.delivery import ReadLimits
-from kbroker.share.partitions import SharePartitions
+from kbroker.share.partitions import OpenSharePartition, SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ShareReader
+from tests.replication.test_time_slices import Ticks, Turns
+from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimers
 
 PLACE = (bytes(15) + b"t", 0)
@@ -130,8 +135,10 @@ class Fetching:
     transaction, the others are not.
     """
 
-    def __init__(self, aborted_count: int, committed_count: int) -> None:
-        self.timers = SimTimers()
+    def __init__(
+        self, aborted_count: int, committed_count: int, timers: SimTimers | None = None
+    ) -> None:
+        self.timers = timers or SimTimers()
         producers = [ABORTED_PRODUCER] * aborted_count + [OTHER_PRODUCER] * committed_count
         replica = FakeReplica([batch(offset, one) for offset, one in enumerate(producers)])
         replica.log.aborted = [Aborted(0, ABORTED_PRODUCER)]
@@ -141,18 +148,24 @@ class Fetching:
         partitions = SharePartitions(
             replicas, cast(SharePersister, FakePersister()), self.timers, lambda _: config
         )
+        self.partitions = partitions
         self.reader = ShareReader(
-            replicas, partitions, self.timers, lambda _: config, max_sessions=1
+            replicas,
+            partitions,
+            self.timers,
+            lambda _: config,
+            offload=run_inline,
+            max_sessions=1,
         )
         self.session = self.reader.session(("g", "member"), 0, "connection")
         at_once(self.reader.update(self.session, [PLACE], []))
         self.batch_bytes = len(replica.batches[0])
 
     def fetch(
-        self, *, max_wait_ms: int = 500
+        self, *, max_wait_ms: int = 500, batches: int = 2
     ) -> Deferred[Mapping[tuple[bytes, int], ShareFetchResponse.PartitionData]]:
-        """Reads two batches at most."""
-        limits = ReadLimits(max_wait_ms, 1, 2 * self.batch_bytes, 500, 500, False)
+        """Reads so many batches at most."""
+        limits = ReadLimits(max_wait_ms, 1, batches * self.batch_bytes, 500, 500, False)
         return self.reader.fetch(self.session, limits)
 
 
@@ -197,3 +210,101 @@ def test_a_fetch_reads_no_further_once_its_session_has_ended() -> None:
     assert answer.done
     assert answer.value == {}
     assert fetching.replicas.reads == [0]
+
+
+SKIPPED = 5 * HEADERS_PER_STEP
+COMMITTED = 4
+
+
+class Slices(Fetching):
+    """A fetch of very many skipped records, then a few others: a step for each slice."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        super().__init__(SKIPPED, COMMITTED, self.turns)
+        self.replicas.fair_slices = FairSlices(self.turns, seconds=0.001, clock=Ticks())
+        self.answer = self.fetch(batches=SKIPPED + COMMITTED)
+
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self.turns.due and not self.answer.done
+            self.turns.turn()
+
+    def finish(self) -> list[tuple[int, int]]:
+        """The offsets that are acquired at the end."""
+        while self.turns.due:
+            self.turns.turn()
+        assert self.answer.done
+        return [
+            (one.first_offset, one.last_offset)
+            for data in self.answer.value.values()
+            for one in data.acquired_records
+        ]
+
+    @property
+    def open_partition(self) -> OpenSharePartition:
+        found = self.partitions.find(SharePlace("g", PLACE))
+        assert found is not None
+        return found
+
+    def acquire(self, member_id: str, first: int, last: int) -> None:
+        config = ShareGroupConfig()
+        limits = AcquireLimits(500, 500, True, config.group_share_partition_max_record_locks, 5, 1)
+        self.open_partition.core.acquire(member_id, [(first, last)], limits, 0)
+
+
+def test_many_records_are_skipped_in_slices_and_read_once() -> None:
+    fetching = Slices()
+    fetching.turn(SKIPPED // HEADERS_PER_STEP - 1)
+    assert fetching.finish() == [(SKIPPED, SKIPPED + COMMITTED - 1)]
+    assert fetching.replicas.reads == [0]
+
+
+def test_a_session_that_ends_during_a_pause_acquires_nothing() -> None:
+    fetching = Slices()
+    fetching.turn(2)
+    open_partition = fetching.open_partition
+    fetching.reader.disconnected("connection")
+    assert fetching.finish() == []
+    assert open_partition.is_at_rest, "no record is locked"
+
+
+def test_a_fetch_that_is_cancelled_during_a_pause_acquires_nothing() -> None:
+    fetching = Slices()
+    fetching.turn(2)
+    assert isinstance(fetching.answer, Chained)
+    fetching.answer.cancel()
+    while fetching.turns.due:
+        fetching.turns.turn()
+    assert not fetching.answer.done
+    assert fetching.open_partition.is_at_rest
+
+
+def test_another_member_acquires_some_of_the_records_during_a_pause() -> None:
+    fetching = Slices()
+    fetching.turn(2)
+    fetching.acquire("other", 0, SKIPPED + 1)
+    assert fetching.finish() == [(SKIPPED + 2, SKIPPED + COMMITTED - 1)]
+
+
+def test_another_member_acquires_all_of_the_records_during_a_pause() -> None:
+    """The fetch looks again, finds nothing and waits."""
+    fetching = Slices()
+    fetching.turn(2)
+    fetching.acquire("other", 0, SKIPPED + COMMITTED - 1)
+    while fetching.turns.due:
+        fetching.turns.turn()
+    assert not fetching.answer.done
+    assert fetching.replicas.reads == [0]
+    assert len(fetching.replicas.replica.watchers) == 1
+
+
+def test_a_share_partition_that_is_opened_anew_during_a_pause() -> None:
+    """As after its state was initialized again: the fetch reads again, by the new state."""
+    fetching = Slices()
+    fetching.turn(2)
+    former = fetching.open_partition
+    fetching.partitions.forget(former.key)
+    assert fetching.finish() == [(SKIPPED, SKIPPED + COMMITTED - 1)]
+    assert fetching.replicas.reads == [0, 0]
+    assert former.is_at_rest and not fetching.open_partition.is_at_rest

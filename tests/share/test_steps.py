@@ -32,6 +32,7 @@ from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ShareReader
 from tests.share.test_skips import FakePersister, FakeReplica, FakeReplicas
+from tests.sim.offload import run_inline
 from tests.sim.timers import SimTimers
 
 MANY = 2000
@@ -71,7 +72,12 @@ class World:
 
         partitions.acknowledge, partitions.release = counted, noted  # type: ignore[method-assign]  # a stand-in
         self.reader = ShareReader(
-            replicas, partitions, self.timers, lambda _: config, max_sessions=10
+            replicas,
+            partitions,
+            self.timers,
+            lambda _: config,
+            offload=run_inline,
+            max_sessions=10,
         )
         self.services = cast(
             Services,

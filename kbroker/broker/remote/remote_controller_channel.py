@@ -26,7 +26,7 @@ from kbroker.metadata.internal_topics import InternalTopic, internal_topic
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ClientIdentity, Uuid
 from kbroker.ports import Deferred
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError, error_of
 from kbroker.protocol.messages.admin.configs import (
     AlterConfigsResponse,
     IncrementalAlterConfigsResponse,
@@ -137,15 +137,16 @@ class RemoteControllerChannel:
 
     def assign_directories(
         self, broker_epoch: int, assignments: Sequence[Assignment]
-    ) -> Deferred[None]:
-        """See BrokerChannel."""
+    ) -> Deferred[list[ErrorCode]]:
+        """See BrokerChannel. UNKNOWN_SERVER_ERROR for an assignment that is not in the response."""
         request = AssignReplicasToDirsRequest(
             broker_id=self._config.node_id,
             broker_epoch=broker_epoch,
             directories=_by_directory(assignments),
         )
-        return self._requests.send(request, AssignReplicasToDirsResponse, purpose=DIRECTORIES).then(
-            _check_assigned
+        sent = self._requests.send(request, AssignReplicasToDirsResponse, purpose=DIRECTORIES)
+        return sent.then(partial(_assignment_errors, assignments)).recover(
+            partial(_without_directories, assignments)
         )
 
     def allocate_producer_ids(self, broker_epoch: int) -> Deferred[ProducerIdBlock]:
@@ -254,7 +255,7 @@ class RemoteControllerChannel:
 
 def _check(error_code: int) -> None:
     if error_code:
-        raise KafkaError(ErrorCode(error_code), "the active controller refused it")
+        raise KafkaError(error_of(error_code), "the active controller refused it")
 
 
 def _broker_epoch(response: BrokerRegistrationResponse) -> int:
@@ -271,13 +272,26 @@ def _heartbeat_reply(response: BrokerHeartbeatResponse) -> HeartbeatReply:
     )
 
 
-def _check_assigned(response: AssignReplicasToDirsResponse) -> None:
-    """The first error counts: the caller reports all of them again."""
+def _assignment_errors(
+    assignments: Sequence[Assignment], response: AssignReplicasToDirsResponse
+) -> list[ErrorCode]:
+    """In the order of assignments."""
     _check(response.error_code)
-    for directory in response.directories:
-        for topic in directory.topics:
-            for partition in topic.partitions:
-                _check(partition.error_code)
+    found = {
+        (topic.topic_id, partition.partition_index): partition.error_code
+        for directory in response.directories
+        for topic in directory.topics
+        for partition in topic.partitions
+    }
+    missing = ErrorCode.UNKNOWN_SERVER_ERROR
+    return [error_of(found.get((each.topic_id, each.partition), missing)) for each in assignments]
+
+
+def _without_directories(assignments: Sequence[Assignment], error: KafkaError) -> list[ErrorCode]:
+    """The metadata.version, or the controller, is too old for assignments."""
+    if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+        raise error
+    return [ErrorCode.NONE] * len(assignments)
 
 
 def _producer_ids(response: AllocateProducerIdsResponse) -> ProducerIdBlock:

@@ -1,4 +1,8 @@
-"""Loading a shard: replay of its log in steps, so that the loop is not blocked."""
+"""Loading a shard: replay of its log in steps, so that the loop is not blocked.
+
+Any error makes the shard FAILED: clients then look for another coordinator, and the next leader
+epoch loads it again. A record that cannot be decoded is skipped.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Final, Generic
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
 from kbroker.coordinator.runtime.host import Host, HostStatus, S
 from kbroker.log_lines import shown
+from kbroker.model import InvariantError
 from kbroker.ports import Timers
 from kbroker.protocol.batches.batch_header import BatchHeader, iter_batches
 from kbroker.protocol.batches.control_records import ControlType, control_type
@@ -46,15 +51,23 @@ class ShardLoader(Generic[S]):
         """Read the next step. A host with an empty log becomes ACTIVE within this call; every step
         that replays records runs in its own turn of the loop.
         """
+        self._attempt(host, self._read_step)
+
+    def _attempt(self, host: Host[S], step: Callable[[Host[S]], None]) -> None:
         if host.status is not HostStatus.LOADING:
             return
         try:
-            data = self._log.read(host.topic_partition, host.load_offset, self._step_bytes)
-        except KafkaError as error:
+            step(host)
+        except InvariantError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of this shard: the others go on
             self._failed(host, error)
-            return
+
+    def _read_step(self, host: Host[S]) -> None:
+        data = self._log.read(host.topic_partition, host.load_offset, self._step_bytes)
         if data:
-            self._timers.call_later(0, lambda: self._replay_step(host, data))
+            replay = partial(self._replay_step, data)
+            self._timers.call_later(0, lambda: self._attempt(host, replay))
             return
         host.status = HostStatus.ACTIVE
         if host.record_count:
@@ -67,32 +80,31 @@ class ShardLoader(Generic[S]):
             )
         self._on_loaded(host)
 
-    def _replay_step(self, host: Host[S], data: bytes) -> None:
+    def _replay_step(self, data: bytes, host: Host[S]) -> None:
         """Replay whole batches of data until step_bytes of keys and values are reached; the next
         step reads the other batches again.
         """
-        if host.status is not HostStatus.LOADING:
-            return
         replayed_bytes = 0
-        try:
-            for position, header in iter_batches(data):
-                if replayed_bytes >= self._step_bytes:
-                    break
-                if header.last_offset >= host.load_offset:
-                    batch = memoryview(data)[position : position + header.size_bytes]
-                    replayed_bytes += _replay_batch(host, batch, header)
-                    host.load_offset = header.next_offset
-        except KafkaError as error:
-            self._failed(host, error)
-            return
+        for position, header in iter_batches(data):
+            if replayed_bytes >= self._step_bytes:
+                break
+            if header.last_offset >= host.load_offset:
+                batch = memoryview(data)[position : position + header.size_bytes]
+                replayed_bytes += _replay_batch(host, batch, header)
+                host.load_offset = header.next_offset
         self.load(host)
 
     @staticmethod
-    def _failed(host: Host[S], error: KafkaError) -> None:
+    def _failed(host: Host[S], error: Exception) -> None:
         logger.error(
-            "%s epoch %d failed to load: %s", host.topic_partition, host.epoch, shown(error)
+            "%s epoch %d failed to load: %s",
+            host.topic_partition,
+            host.epoch,
+            shown(error),
+            exc_info=None if isinstance(error, KafkaError) else error,
         )
-        host.status = HostStatus.FAILED
+        if host.status is not HostStatus.CLOSED:
+            host.status = HostStatus.FAILED
 
 
 def _replay_batch(host: Host[S], batch: memoryview, header: BatchHeader) -> int:

@@ -163,7 +163,7 @@ class BrokerRole:
         await as_future(lifecycle.when_caught_up())
         registered = self._logs.directory_ids()
         await self._load_logs()
-        self._reporter = self._build_reporter(channel, lifecycle)
+        self._reporter = self._build_reporter(channel)
         replicas = self._host_nothing_yet(self._reporter)
         if self._config.metadata_log_dir in self._logs.offline_paths:
             raise StartupError(
@@ -318,14 +318,13 @@ class BrokerRole:
         cordoned = self._logs.directory_ids(cordoned=True)
         return cordoned if cordoned or broker.cordoned_log_dirs else None
 
-    def _build_reporter(
-        self, channel: BrokerChannel, lifecycle: BrokerLifecycle
-    ) -> LogDirectoryReporter:
+    def _build_reporter(self, channel: BrokerChannel) -> LogDirectoryReporter:
         return LogDirectoryReporter(
             self._logs,
             channel,
             self._timers,
-            broker_epoch=lambda: lifecycle.broker_epoch,
+            broker_epoch=lambda: self.broker_epoch,
+            is_assigned=self._hosted.is_assigned,
             metadata_directory=Path(self._config.metadata_log_dir).absolute(),
             failure_timeout_ms=self._config.get_int("log.dir.failure.timeout.ms"),
             fail=self._fail,
@@ -393,8 +392,7 @@ class BrokerRole:
         self, channel: BrokerChannel, replicas: ReplicaManager, coordinators: Late[Coordinators]
     ) -> Late[ShareServices]:
         """Created, with imports, when the broker first has share groups."""
-        config = self._config
-        share_config = ShareGroupConfig.from_broker(config)
+        share_config = ShareGroupConfig.from_broker(self._config)
 
         def make() -> ShareServices:
             from kbroker.node.broker.coordinators import CoordinatorLog, group_configs
@@ -408,7 +406,8 @@ class BrokerRole:
                 groups=coordinators.get().groups,
                 log=CoordinatorLog(replicas, self._timers, None),
                 timers=self._timers,
-                group_configs=group_configs(config, self.metadata),
+                offload=ExecutorOffload(self._resources.workers),
+                group_configs=group_configs(self._config, self.metadata),
                 memory=self._memory,
                 peers=self._peers,
             )

@@ -23,7 +23,7 @@ from kbroker.coordinator.share_state.service import ShareCoordinator, StateLog
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.node.broker.topic_leadership import of_topic
-from kbroker.ports import Deferred, Memory, Timers
+from kbroker.ports import Deferred, Memory, Offload, Timers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.offsets import LATEST
@@ -46,6 +46,7 @@ def build_share_services(
     groups: GroupCoordinator,
     log: StateLog,
     timers: Timers,
+    offload: Offload,
     group_configs: GroupConfigs,
     memory: Memory | None = None,
     peers: PeerCoordinators | None = None,
@@ -75,6 +76,7 @@ def build_share_services(
         partitions,
         timers,
         config_of,
+        offload=offload,
         max_sessions=config.group_share_max_share_sessions,
         memory=memory,
     )

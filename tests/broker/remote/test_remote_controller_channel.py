@@ -249,8 +249,21 @@ def test_replicas_are_assigned_to_directories(world: World) -> None:
         HERE: [(TOPIC_ID, [0, 2]), (OTHER_ID, [3])],
         THERE: [(TOPIC_ID, [1])],
     }
-    assert world.error(assign(EPOCH, assignments)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    missing = ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.value(assign(EPOCH, assignments)) == [
+        ErrorCode.NONE, missing, ErrorCode.NOT_LEADER_OR_FOLLOWER, missing
+    ]  # fmt: skip
     assert world.error(assign(EPOCH, assignments)) is ErrorCode.STALE_BROKER_EPOCH
+
+
+@pytest.mark.parametrize("level", ["the metadata.version", "the controller"])
+def test_a_cluster_that_keeps_no_directories_refuses_none(world: World, level: str) -> None:
+    if level == "the controller":
+        del world.peer.versions[int(ApiKey.ASSIGN_REPLICAS_TO_DIRS)]
+    else:
+        world.given(AssignReplicasToDirsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))
+    assigned = world.channel.assign_directories(EPOCH, [Assignment(TOPIC_ID, 0, HERE)] * 2)
+    assert world.value(assigned) == [ErrorCode.NONE] * 2
 
 
 def test_producer_ids_are_allocated(world: World) -> None:

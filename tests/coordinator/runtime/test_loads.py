@@ -13,7 +13,7 @@ from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.group.shard import GroupShard
 from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
-from kbroker.model import TopicPartition
+from kbroker.model import InvariantError, TopicPartition
 from kbroker.ports import Deferred
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
@@ -210,6 +210,42 @@ def test_log_that_cannot_be_read() -> None:
     world.log.read = reading  # type: ignore[method-assign]  # the fault is over
     world.lead()
     assert commit(world, {0: 1}) == {0: ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("part", ["decode", "replay", "on_loaded"])
+def test_a_surprise_in_a_load_ends_with_the_next_leader_epoch(
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    commit(world, {0: 1})
+    world.resign()
+
+    def fail(*_: object) -> None:
+        raise IndexError("list index out of range")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupShard, part, fail)
+        world.lead()
+    assert [host.status for host in world.coordinator.runtime.hosts()] == [HostStatus.FAILED]
+    assert commit(world, {0: 5}) == {0: ErrorCode.NOT_COORDINATOR}
+    (line,) = [each for each in caplog.records if "failed to load" in each.getMessage()]
+    assert line.exc_info is not None and line.exc_info[0] is IndexError
+    world.lead()
+    assert fetch(world, 0) == {0: (1, "")}
+    assert commit(world, {0: 5}) == {0: ErrorCode.NONE}
+
+
+def test_a_broken_invariant_in_a_load_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    commit(world, {0: 1})
+    world.resign()
+
+    def fail(*_: object) -> None:
+        raise InvariantError("two members of one name")
+
+    monkeypatch.setattr(GroupShard, "replay", fail)
+    with pytest.raises(InvariantError, match="two members"):
+        world.lead()
 
 
 def test_corrupt_record_is_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:

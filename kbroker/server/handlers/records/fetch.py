@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
+from kbroker.model import TopicPartition
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.codecs.pieces import pieces
 from kbroker.protocol.errors import ErrorCode
@@ -110,6 +111,11 @@ def _conversion(
         found = replicas.fetch(following, api_version=version, now_ms=now_ms)
         return found if isinstance(found, FetchResponse) else FetchResponse()
 
+    def storage_failed(key: tuple[str, int], error: OSError) -> None:
+        partition = replicas.partition(TopicPartition(*key))
+        if partition is not None:
+            replicas.hosting.read_failed(partition, error)
+
     return DownConversion(
         request,
         magic=1 if version >= TIMESTAMPS_SINCE else 0,
@@ -119,6 +125,7 @@ def _conversion(
         unpacking=services.replicas.unpacking,
         max_unpacked_bytes=max_unpacked_bytes(services.config.get_int(MEMORY_LIMIT)),
         read_on=read_on,
+        on_storage_error=storage_failed,
         on_read=on_read,
         on_converted=on_converted,
     )

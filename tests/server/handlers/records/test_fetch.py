@@ -37,6 +37,7 @@ from tests.replication.world import (
     partitions_of,
 )
 from tests.server.handlers.records.test_produce import image
+from tests.sim.offload import HeldOffload
 
 (HANDLER,) = HANDLERS
 VERSIONS = range(HANDLER.min_version, HANDLER.max_version + 1)
@@ -54,21 +55,23 @@ def at_once(work: Callable[[], None], then: Callable[[OSError | None], None]) ->
     then(None)
 
 
-def services_of(world: World) -> Any:
+def services_of(world: World, offload: Offload = at_once) -> Any:
     return SimpleNamespace(
         replicas=world.replicas,
         image=image(),
         timers=world.timers,
         config=world.config,
-        offload=at_once,
+        offload=offload,
         memory=MemoryPool(),
     )
 
 
-def handle(world: World, version: int, request: FetchRequest) -> Any:  # a response or a Deferred
+def handle(  # returns a response or a Deferred
+    world: World, version: int, request: FetchRequest, offload: Offload = at_once
+) -> Any:
     received, _ = decode(FetchRequest, encode(request, version), version)
     context = RequestContext(ApiKey.FETCH, version, arrived_ms=world.timers.now_ms())
-    return HANDLER.handle(services_of(world), context, received)
+    return HANDLER.handle(services_of(world, offload), context, received)
 
 
 def steps_of(services: Any, version: int, request: FetchRequest) -> HandlerSteps:
@@ -362,6 +365,33 @@ def test_an_unreadable_log_is_not_leader_for_old_clients(world: World) -> None:
     assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_disk_that_fails_while_records_are_converted(
+    world: World, monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
+    """Its directory is offline, even if the client does not wait for the response."""
+    world.append()
+    partition = world.replicas.partition(TopicPartition(TOPIC, 0))
+    assert partition is not None
+    path = world.folder / "data" / f"{TOPIC}-0" / "0.log"
+
+    worker = HeldOffload()
+    outcome = handle(world, 2, fetch_request({0: 0}), worker)
+    assert isinstance(outcome, DownConversion)
+
+    def fail(self: FileSlice, *_: int) -> bytes:
+        if gives_up:
+            outcome.cancel()
+        raise LogDirectoryError(path, "read", OSError(5, "EIO"))
+
+    monkeypatch.setattr(FileSlice, "read", fail)
+    assert world.logs.online() and partition.is_leader
+    worker.run()
+    assert not world.logs.online()
+    assert partition.check_leader() is ErrorCode.KAFKA_STORAGE_ERROR
+    assert outcome.done is not gives_up
+
+
 def test_a_fault_of_ours_is_answered_and_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,4 +419,5 @@ def conversion_of(
         unpacking=world.replicas.unpacking,
         max_unpacked_bytes=1 << 20,
         read_on=lambda request: FetchResponse(),
+        on_storage_error=lambda key, error: None,
     )
