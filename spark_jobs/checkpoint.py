@@ -38,8 +38,8 @@ class QueryLog:
 
 def read_query_log(query: Folder) -> QueryLog:
     """What the checkpoint folder of one query says. Raises JobError if it cannot be read."""
+    committed = _newest(query, "commits")  # first: a running query may plan and commit meanwhile
     planned = _newest(query, "offsets")
-    committed = _newest(query, "commits")
     if committed > planned:
         raise JobError(
             f"{query} is incomplete: batch {committed} is committed and has no offsets; bring the "

@@ -8,6 +8,7 @@ repeated after a crash until both are done. The newest commit says how far the a
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,6 +22,10 @@ STAGING: Final = f"{STATE_FOLDER}/staging"
 KEPT_COMMITS: Final = 10
 NO_BATCH: Final = -1
 FORMAT: Final = 1
+
+ATTEMPTS: Final = 20
+WAIT_S: Final = 0.5
+"""How often, and how long in between, `published_commit` looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,21 @@ def newest_commit(output: Folder) -> Commit | None:
     name = f"{COMMITS}/{names[-1]}"
     content = output.read(name)
     return parse_commit(content or b"", f"{output}/{name}")
+
+
+def published_commit(output: Folder) -> Commit | None:
+    """The newest commit once its files are visible, for which a running archive needs a moment;
+    None if the output has no commit. Raises JobError if they do not become visible, OSError.
+    """
+    for _ in range(ATTEMPTS):
+        commit = newest_commit(output)
+        if commit is None or not commit.files or not output.exists(staging_folder(commit.number)):
+            return commit
+        time.sleep(WAIT_S)
+    raise JobError(
+        f"{output}: files of its newest batch are not visible yet: start archive, which finishes "
+        "what was cut off, or try again if it runs"
+    )
 
 
 def next_commit(

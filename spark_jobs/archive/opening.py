@@ -13,7 +13,7 @@ from typing import Final
 
 from ..checkpoint import Offsets, QueryLog, initial_offsets, read_query_log
 from ..cluster import ClusterView, group_offsets, look
-from ..errors import JobError
+from ..errors import JobError, first_cause
 from ..identity import Identity, new_identity, query_numbers, read_identity, write_identity
 from ..kafka_source import check_limits
 from ..lease import Lease, refuse_second_writer
@@ -110,6 +110,10 @@ def opened(options: ArchiveOptions, store: Store) -> Iterator[Opened]:
                 identity = _carry_out(situation, plan, store, checkpoint)
         except OSError as error:
             raise JobError(f"{output}: {_reason(error)}") from error
+        except JobError:
+            raise
+        except Exception as error:  # of a table: pyspark's own, and Java's through py4j
+            raise JobError(f"{output}: {first_cause(error)}") from error
         yield Opened(
             options,
             store,

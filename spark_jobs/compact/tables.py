@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ..archive.lake_store import copy_note
+from ..archive.lake_store import COLUMNS, copy_note
 from ..errors import JobError, first_cause
 from ..lake.formats import DELTA, FORMATS, LakeFormat, check_format
 from ..lake.notes import is_table
 from ..lake.tables import IcebergTable, configured, quoted, table_at, text
 from ..session import shuffle_partitions
 from ..storage import Folder
+from ..table.changes import KEY
 from .options import CompactOptions
 from .parquet import Done
 
@@ -45,7 +46,7 @@ def compact_table(
     try:
         copy_note(output, format_)  # before versions go away
         if options.retention_ms is not None:
-            done.deleted_records = _delete_old(spark, name, now_ms - options.retention_ms)
+            done.deleted_records = delete_old(spark, name, now_ms - options.retention_ms)
         if format_ == DELTA:
             _compact_delta(spark, name, options, done)
         else:
@@ -63,10 +64,18 @@ def compact_table(
     return done
 
 
-def _delete_old(spark: SparkSession, name: str, before_ms: int) -> int:
-    """Delete records by their time; gives their number."""
-    if TIME not in spark.table(name).columns:
-        raise JobError(f"--retention: the table has no column {TIME}, so `archive` did not make it")
+def delete_old(spark: SparkSession, name: str, before_ms: int) -> int:
+    """Delete records by their time; gives their number. Raises JobError for a table that is not
+    `archive`'s: a column of that name may be anything there.
+    """
+    names = set(spark.table(name).columns)
+    missing = [column.name for column in COLUMNS if column.name not in names]
+    if missing or KEY.name in names:
+        why = f"it has no column {missing[0]}" if missing else f"it has the column {KEY.name}"
+        raise JobError(
+            f"--retention: `archive` did not make the table ({why}), and only of its tables "
+            "records are deleted by their time"
+        )
     condition = f"{quoted(TIME)} < timestamp_millis({before_ms})"
     (row,) = spark.sql(f"SELECT count(*) AS n FROM {name} WHERE {condition}").collect()
     if row.n:

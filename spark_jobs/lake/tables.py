@@ -21,6 +21,7 @@ from .notes import PROPERTY, delta_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 TRANSACTIONS: Final = "kbroker"
 """The application id of the jobs' changes in Delta's transactions; the version is the number of the
@@ -103,6 +104,22 @@ def table_at(folder: Folder, format_: LakeFormat) -> LakeTable:
 def quoted(name: str) -> str:
     """A name in SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def sql_type(kind: DataType) -> str:
+    """A type in SQL. Spark's own `simpleString` leaves names of fields as they are."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            fields = (f"{quoted(field.name)}: {sql_type(field.dataType)}" for field in kind.fields)
+            return f"struct<{', '.join(fields)}>"
+        case ArrayType():
+            return f"array<{sql_type(kind.elementType)}>"
+        case MapType():
+            return f"map<{sql_type(kind.keyType)}, {sql_type(kind.valueType)}>"
+        case _:
+            return kind.simpleString()
 
 
 def text(value: str) -> str:

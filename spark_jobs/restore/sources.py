@@ -17,7 +17,8 @@ from kbroker.client.cluster import (
 )
 from kbroker.protocol.errors import KafkaError
 
-from ..archive.commits import newest_commit
+from ..archive.commits import Commit, newest_commit, published_commit
+from ..archive.layout import parse_file
 from ..archive.tables import refuse_decoded
 from ..checkpoint import format_offsets
 from ..cluster import Subscription, look
@@ -219,32 +220,47 @@ def source_of(options: RestoreOptions) -> Source:
 
 
 def _archive_source(options: RestoreOptions) -> ArchiveSource:
+    """Up to where the newest commit says that the archive is, once all files of it are visible. Of
+    a batch that is committed later perhaps not all files are listed, so none of them are read.
+    """
     folder = Folder(options.archive_uri)
     try:
-        commit = newest_commit(folder)
+        commit = published_commit(folder)
+        if commit is None:
+            raise JobError(f"{folder} is no archive: name the --output of `archive`")
         paths = folder.files()
+        if newest_commit(folder) != commit:
+            paths = [path for path in paths if not _is_later(path, commit)]
     except OSError as error:
         raise JobError(f"{folder} cannot be read: {error.strerror or error}") from error
-    if commit is None:
-        raise JobError(f"{folder} is no archive: name the --output of `archive`")
     refuse_decoded(folder, "restored")
     topic = chosen_topic(paths, options.topic or None, str(folder))
     files = files_of(paths, topic)
     generation = files[0].content.generation
     ends = ends_of(files)
-    for partition, position in commit.positions.get(topic, {}).items():
-        ends[partition] = max(ends.get(partition, 0), position)
+    if generation == commit.generations.get(topic, 1):  # else the new topic has no records yet
+        ends |= commit.positions.get(topic, {})
+    files = [file for file in files if file.content.first_offset < ends[file.content.partition]]
     firsts = starts_of(files)
-    firsts = {partition: firsts.get(partition, end) for partition, end in ends.items()}
     return ArchiveSource(
         folder,
         topic,
         f"archive {commit.checkpoint_id} {topic} {generation}",
         files,
-        firsts,
+        {partition: firsts.get(partition, end) for partition, end in ends.items()},
         ends,
         commit.size_bytes / commit.records if commit.records else None,
     )
+
+
+def _is_later(path: str, commit: Commit) -> bool:
+    """Whether a file is of a partition, or of a generation, that the commit does not know."""
+    content = parse_file(path)
+    if content is None:
+        return False
+    known = commit.generations.get(content.topic, 1)
+    is_known = content.partition in commit.positions.get(content.topic, {})
+    return content.generation > known or (content.generation == known and not is_known)
 
 
 def _topic_source(options: RestoreOptions) -> TopicSource:

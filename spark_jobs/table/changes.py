@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import JobError, first_cause
-from ..lake.tables import Column
+from ..lake.tables import Column, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -53,7 +53,7 @@ class Values:
         if not self.schema:
             return (Column("value", "BINARY"),)
         return tuple(
-            Column(field.name, field.dataType.simpleString())
+            Column(field.name, sql_type(field.dataType))
             for field in parse_schema(spark, self.schema).fields
         )
 

@@ -8,12 +8,11 @@ or `compact --retention` deleted them: then its files have as many records as it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ..archive.commits import Commit, newest_commit, staging_folder
+from ..archive.commits import Commit, newest_commit, published_commit
 from ..archive.layout import parse_file
 from ..archive.steps import read_ledger
 from ..errors import JobError, first_cause
@@ -37,9 +36,6 @@ from .report import VerifyReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ATTEMPTS: Final = 20
-WAIT_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def archive_side(folder: Folder, topic: str) -> ArchiveSide | None:
     JobError.
     """
     try:
-        commit = _published(folder)
+        commit = published_commit(folder)
         paths = folder.files()
     except OSError as error:
         raise JobError(f"{folder} cannot be read: {error.strerror or error}") from error
@@ -95,19 +91,6 @@ def archive_side(folder: Folder, topic: str) -> ArchiveSide | None:
         and (content.topic, content.generation) == (topic, generation)
     )
     return ArchiveSide(folder, topic, commit, files, is_empty=not paths)
-
-
-def _published(folder: Folder) -> Commit | None:
-    """The newest commit, once its files are visible: a running archive needs a moment for that."""
-    for _ in range(ATTEMPTS):
-        commit = newest_commit(folder)
-        if commit is None or not commit.files or not folder.exists(staging_folder(commit.number)):
-            return commit
-        time.sleep(WAIT_S)
-    raise JobError(
-        f"{folder}: files of its newest batch are not visible yet: start archive, which finishes "
-        "what was cut off, or verify again if it runs"
-    )
 
 
 def verify_archive(spark: SparkSession, options: VerifyOptions, folder: Folder) -> VerifyReport:

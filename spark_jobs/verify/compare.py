@@ -40,6 +40,9 @@ def compare_partitions(
                 found.append(f"partition {partition}: {facts.compared} records are in {facts} only")
         elif one.compared != other.compared:
             found.append(_count_finding(f"partition {partition}", one.compared, other.compared))
+        elif one.ordered != other.ordered and (one.older or other.older):
+            counts = _count_finding(f"partition {partition}", one.records, other.records)
+            found.append(f"{counts}, and the newest {one.compared} differ")
         elif one.ordered != other.ordered:
             what = "order" if one.unordered == other.unordered else "content"
             found.append(
@@ -47,6 +50,42 @@ def compare_partitions(
                 f"hash {one.ordered}, {other} has {other.ordered}"
             )
     return found
+
+
+def older_records(
+    left: Iterable[PartitionFacts], right: Iterable[PartitionFacts]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """How many records at the beginning of each partition the other side no longer has, by side and
+    partition: its first ones were deleted, as its start tells, and it has fewer. Retention deletes
+    whole segments, which never begin at the same record on both sides. A copy that has nothing left
+    of what should be there lacks all of it.
+    """
+    theirs = {facts.partition: facts for facts in right}
+    pairs = [(one, theirs[one.partition]) for one in left if one.partition in theirs]
+    of_left = {
+        one.partition: one.records - other.records
+        for one, other in pairs
+        if other.start and 0 < other.records < one.records
+    }
+    of_right = {
+        other.partition: other.records - one.records
+        for one, other in pairs
+        if one.start and one.records < other.records
+    }
+    return of_left, of_right
+
+
+def older_notes(left: Iterable[PartitionFacts], right: Iterable[PartitionFacts]) -> list[str]:
+    """Which records of partitions that are the same otherwise are not compared."""
+    theirs = {facts.partition: facts for facts in right}
+    pairs = [(one, theirs[one.partition]) for one in left if one.partition in theirs]
+    return [
+        f"{facts}: the oldest {facts.older} of {facts.records} records are not compared: {other} "
+        f"no longer has what was before its offset {other.start}"
+        for one, another in pairs
+        for facts, other in ((one, another), (another, one))
+        if facts.older and facts.ordered == other.ordered
+    ]
 
 
 def compare_wholes(left: Sequence[PartitionFacts], right: Sequence[PartitionFacts]) -> list[str]:

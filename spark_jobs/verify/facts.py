@@ -29,7 +29,8 @@ class PartitionFacts:
     aborted transactions; compacted: offsets that compaction removed. holes: ranges of offsets that
     nothing explains, the first MAX_EXAMPLES; missing: their offsets. duplicates: records whose
     offset came before. left_out: records of a copy at offsets that compaction removed from the
-    topic, which are not among `records`. current: keys whose newest record is no tombstone, where
+    topic, which are not among `records`. older: records at the beginning that the other side no
+    longer has, which are not compared. current: keys whose newest record is no tombstone, where
     only these records are compared; else None. ordered, unordered: hashes in hexadecimal of what is
     compared, over the records in their order and over the set of them.
     """
@@ -46,6 +47,7 @@ class PartitionFacts:
     holes: Sequence[tuple[int, int]] = field(default_factory=tuple)
     duplicates: int = 0
     left_out: int = 0
+    older: int = 0
     current: int | None = None
     ordered: str = ""
     unordered: str = ""
@@ -56,7 +58,7 @@ class PartitionFacts:
     @property
     def compared(self) -> int:
         """How many records the hashes are of."""
-        return self.records if self.current is None else self.current
+        return self.records - self.older if self.current is None else self.current
 
     def encode(self) -> str:
         """JSON."""
@@ -104,8 +106,8 @@ def record_hash(content: bytes) -> bytes:
 class FactsBuilder:
     """Collects the facts of one partition, in the order of its offsets. newest_only: the hashes are
     of the newest record of each key, without tombstones: what two log cleaners agree on. A hash of
-    each key is held meanwhile. on_compacted: called with each range of offsets that compaction
-    removed, [first, end).
+    each key is held meanwhile. older: how many records at the beginning the hashes leave out.
+    on_compacted: called with each range of offsets that compaction removed, [first, end).
     """
 
     def __init__(
@@ -116,10 +118,12 @@ class FactsBuilder:
         ignored: frozenset[Field],
         *,
         newest_only: bool = False,
+        older: int = 0,
         on_compacted: Callable[[int, int], None] | None = None,
     ) -> None:
         self._topic, self._partition, self._start = topic, partition, start
         self._ignored = ignored
+        self._older = older
         self._next = start
         self._records = self._markers = self._aborted = 0
         self._compacted = self._missing = self._duplicates = self._left_out = 0
@@ -139,6 +143,8 @@ class FactsBuilder:
     ) -> None:
         """A record that a reader sees."""
         self._records += 1
+        if self._records <= self._older:
+            return
         content = record_bytes(offset, timestamp, key, value, headers, self._ignored)
         if self._newest is None:
             self._ordered.update(_LENGTH.pack(len(content)))
@@ -203,6 +209,7 @@ class FactsBuilder:
             holes=tuple(self._holes),
             duplicates=self._duplicates,
             left_out=self._left_out,
+            older=min(self._older, self._records),
             current=None if self._newest is None else len(self._newest),
             ordered=ordered.hexdigest(),
             unordered=f"{unordered % (1 << 8 * HASH_BYTES):0{2 * HASH_BYTES}x}",

@@ -8,7 +8,7 @@ columns of Spark's Kafka source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +29,14 @@ from ..storage import Folder, absolute
 from ..topic_checks import counted
 from ..wire.client import BlockingClient, ClusterAddress
 from ..wire.offsets import list_offset
-from .compare import compare_partitions, compare_wholes, findings_of, left_out_notes
+from .compare import (
+    compare_partitions,
+    compare_wholes,
+    findings_of,
+    left_out_notes,
+    older_notes,
+    older_records,
+)
 from .facts import Field, PartitionFacts
 from .frames import (
     COLUMNS,
@@ -55,6 +62,8 @@ NEWEST_ONLY: Final = (
     "key, unless it is a tombstone"
 )
 
+COUNT_AS_DIFFERENCES: Final = ", and count as differences where the other side has them"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSide:
@@ -78,13 +87,14 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """A part of a partition to be read by one task: [start, end)."""
+    """A part of a partition to be read by one task: [start, end). older: as of `FactsBuilder`."""
 
     side: TopicSide
     partition: int
     start: int
     end: int
     is_compacted: bool
+    older: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ class ReadRanges:
                 is_compacted=part.is_compacted,
                 ignored=self.ignored,
                 newest_only=self.newest_only,
+                older=part.older,
                 on_compacted=on_compacted,
             )
         except KafkaError as error:
@@ -219,22 +230,45 @@ def verify(spark: SparkSession, options: VerifyOptions) -> VerifyReport:
     """Read the topic, and its copy if there is one. Raises JobError if they cannot be read."""
     ignored = options.ignored | {OFFSET}
     ranges = ranges_of(options.topic)
-    notes = deleted_notes(ranges)
     topic = read_topic(spark, ranges, ignored)
     if options.copy is None:
-        return VerifyReport(topic, (), findings_of(topic), notes)
+        return VerifyReport(topic, (), findings_of(topic), deleted_notes(ranges))
     others = ranges_of(options.copy)
     copy = read_topic(spark, others, ignored)
     compare = compare_partitions if options.keeps_partitions else compare_wholes
     differences = compare(topic, copy)
+    notes = []
+    outcome = "" if options.keeps_partitions else COUNT_AS_DIFFERENCES
     if differences and any(facts.compacted for facts in (*topic, *copy)):
         # Two log cleaners keep different records. What neither removes must be the same.
-        notes.append(NEWEST_ONLY)
+        notes, outcome = [NEWEST_ONLY], COUNT_AS_DIFFERENCES
         topic = read_topic(spark, ranges, ignored, newest_only=True)
         copy = read_topic(spark, others, ignored, newest_only=True)
         differences = compare(topic, copy)
+    elif differences and options.keeps_partitions:
+        older = older_records(topic, copy)
+        topic = _without_older(spark, topic, ranges, older[0], ignored)
+        copy = _without_older(spark, copy, others, older[1], ignored)
+        differences = compare(topic, copy)
+        notes = older_notes(topic, copy)
     findings = [*findings_of(topic), *findings_of(copy), *differences]
+    notes = [*deleted_notes((*ranges, *others), outcome), *notes]
     return VerifyReport(topic, copy, findings, notes)
+
+
+def _without_older(
+    spark: SparkSession,
+    side: Sequence[PartitionFacts],
+    ranges: Sequence[PartitionRange],
+    older: Mapping[int, int],
+    ignored: frozenset[Field],
+) -> list[PartitionFacts]:
+    """The facts of a side, without so many records at the beginning of these partitions."""
+    parts = [
+        replace(part, older=older[part.partition]) for part in ranges if part.partition in older
+    ]
+    again = {facts.partition: facts for facts in read_topic(spark, parts, ignored)} if parts else {}
+    return [again.get(facts.partition, facts) for facts in side]
 
 
 def verify_frame(spark: SparkSession, options: VerifyOptions, archive: DataFrame) -> VerifyReport:
@@ -305,11 +339,13 @@ def read_both(
     return topic, _decoded(row.facts for row in found if row.is_copy)
 
 
-def deleted_notes(ranges: Sequence[PartitionRange]) -> list[str]:
-    """What is not compared since the topic no longer has it."""
+def deleted_notes(
+    ranges: Sequence[PartitionRange], outcome: str = " and are not compared"
+) -> list[str]:
+    """What the topic no longer has. outcome: what that means for the comparison."""
     return [
         f"{part.side.topic}-{part.partition}: records before offset {part.start} were deleted from "
-        "the topic and are not compared"
+        f"the topic{outcome}"
         for part in ranges
         if part.start > 0
     ]

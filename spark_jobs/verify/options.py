@@ -28,7 +28,11 @@ VERIFY_OPTIONS: Final = (
     BOOTSTRAP_OPTION,
     Option("topic", "the topic that is verified", "TOPIC"),
     Option("againstTopic", "a copy of it that must have the same records", "TOPIC"),
-    Option("againstBootstrapServers", "brokers of the copy (default: the same)", "HOST:PORT,..."),
+    Option(
+        "againstBootstrapServers",
+        "brokers of the copy (default: the same); alone: of a copy with the topic's name",
+        "HOST:PORT,...",
+    ),
     Option("againstArchive", "a folder of Parquet files that `archive` wrote of it", "PATH"),
     Option(
         "keepsPartitions",
@@ -54,16 +58,25 @@ def verify_options(values: Mapping[str, str]) -> tuple[VerifyOptions, str | None
         raise JobError("--topic is needed: the topic that is verified")
     if "againstTopic" in values and "againstArchive" in values:
         raise JobError("--againstTopic and --againstArchive: give one of them")
+    for name in ("againstBootstrapServers", "keepsPartitions"):
+        if name in values and "againstArchive" in values:
+            raise JobError(f"--{name} is of a copy that is a topic: --againstArchive takes none")
     protocol = values.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
         raise JobError(f"kafka.security.protocol {protocol}: verify reads without TLS and SASL")
     servers = values.get("kafka.bootstrap.servers", DEFAULT_BOOTSTRAP)
     copy = None
-    if "againstTopic" in values:
+    topic = TopicSide(ClusterAddress(servers), values["topic"])
+    if "againstTopic" in values or "againstBootstrapServers" in values:
         copy_servers = values.get("againstBootstrapServers", servers)
-        copy = TopicSide(ClusterAddress(copy_servers), values["againstTopic"])
+        copy = TopicSide(ClusterAddress(copy_servers), values.get("againstTopic", topic.topic))
+    if copy == topic and "againstTopic" not in values:
+        raise JobError(
+            f"topic {topic.topic} of {servers} would be compared with itself: give another "
+            "--againstTopic or --againstBootstrapServers"
+        )
     options = VerifyOptions(
-        TopicSide(ClusterAddress(servers), values["topic"]),
+        topic,
         copy,
         keeps_partitions=parse_boolean(values.get("keepsPartitions", "true")),
         ignored=parse_fields(values.get("ignore", "")),

@@ -28,14 +28,20 @@ def read_partition(
     is_compacted: bool,
     ignored: frozenset[Field] = frozenset(),
     newest_only: bool = False,
+    older: int = 0,
     on_compacted: Callable[[int, int], None] | None = None,
 ) -> PartitionFacts:
     """The facts of [start, end). end: at most the last stable offset. is_compacted: whether the
-    topic's cleanup.policy allows missing offsets. newest_only, on_compacted: as of `FactsBuilder`.
-    Raises KafkaError.
+    topic's cleanup.policy allows missing offsets. newest_only, older, on_compacted: as of
+    `FactsBuilder`. Raises KafkaError.
     """
     builder = FactsBuilder(
-        *topic_partition, start, ignored, newest_only=newest_only, on_compacted=on_compacted
+        *topic_partition,
+        start,
+        ignored,
+        newest_only=newest_only,
+        older=older,
+        on_compacted=on_compacted,
     )
     position = start
     while position < end:

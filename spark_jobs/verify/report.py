@@ -48,5 +48,7 @@ def _line(facts: PartitionFacts) -> str:
     for name in ("markers", "aborted", "compacted"):
         if number := getattr(facts, name):
             counts.append(f"{number} {name}")
+    if facts.older:
+        counts.append(f"the oldest {facts.older} not compared")
     shown = ", ".join(counts)
     return f"{facts}: offsets {facts.start} to {facts.end}, {shown}, hash {facts.ordered}"

@@ -51,6 +51,28 @@ def test_a_commit_without_offsets(query: Folder) -> None:
         read_query_log(query)
 
 
+def test_a_batch_that_a_running_query_ends_meanwhile(
+    query: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever folder is listed first, the batch's offsets are there before its commit."""
+    query.write("offsets/0", BATCH.encode())
+    query.write("commits/0", b"v1")
+    names = Folder.names
+
+    def listed(folder: Folder, name: str = "") -> list[str]:
+        found = names(folder, name)
+        monkeypatch.setattr(Folder, "names", names)
+        query.write("offsets/1", BATCH.replace("12", "20").encode())
+        query.write("commits/1", b"v1")
+        return found
+
+    monkeypatch.setattr(Folder, "names", listed)
+    log = read_query_log(query)
+    assert (log.planned, log.committed) == (1, 0)
+    assert log.position == {"orders": {0: 12, 1: 7}}
+    assert read_query_log(query).position == {"orders": {0: 20, 1: 7}}
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "v2\n{}\n{}", "v1\n{}", "v1\n{}\nnonsense", "v1\n{}\n[]", 'v1\n{}\n{"t":{"0":null}}'],

@@ -17,7 +17,7 @@ from spark_jobs.archive.files import count_records
 from spark_jobs.archive.job import describe_check
 from spark_jobs.archive.opening import check_start, opened
 from spark_jobs.archive.options import ArchiveOptions
-from spark_jobs.archive.stores import parquet_store, store_of
+from spark_jobs.archive.stores import ParquetStore, parquet_store, store_of
 from spark_jobs.decoding.options import DecodeOptions
 from spark_jobs.decoding.types import struct
 from spark_jobs.errors import JobError, StartRefused
@@ -530,6 +530,26 @@ def test_a_disk_that_is_full(
     with monkeypatch.context() as patch:
         patch.setattr(SimulatedSpark, "_write", full)
         with pytest.raises(OSError, match="No space"):
+            spark.run(options)
+    spark.run(options)
+    assert values_in(Path(options.output)) == values_of(cluster.topics["t"])
+
+
+def test_what_spark_cannot_do_for_a_start_is_one_line(
+    cluster: Cluster,
+    spark: SimulatedSpark,
+    options: ArchiveOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark makes an output that is a table."""
+    cluster.add("t", 10)
+
+    def raise_error(*_arguments: object) -> None:
+        raise RuntimeError("a column has an invalid name\n\tat java.base/x.y")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetStore, "finish", raise_error)
+        with pytest.raises(JobError, match=r"out: a column has an invalid name$"):
             spark.run(options)
     spark.run(options)
     assert values_in(Path(options.output)) == values_of(cluster.topics["t"])

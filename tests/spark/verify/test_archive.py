@@ -296,7 +296,7 @@ def test_a_batch_that_is_not_visible_yet(
     monkeypatch.setattr(time, "sleep", waits.append)
     with pytest.raises(JobError, match=r"newest batch are not visible yet: start archive"):
         verified(options)
-    assert len(waits) == archive.ATTEMPTS
+    assert len(waits) == commits.ATTEMPTS
 
     def published(_seconds: float) -> None:
         folder.delete_folder(commits.STAGING)

@@ -45,11 +45,29 @@ def test_values() -> None:
     assert verify_options({"topic": "t", "againstArchive": "/x"})[1] == "/x"
 
 
+def test_the_copy_in_another_cluster_has_the_same_name() -> None:
+    options, _ = verify_options({"topic": "t", "againstBootstrapServers": "b:2"})
+    assert options.copy is not None
+    assert (options.copy.topic, options.copy.address.bootstrap_servers) == ("t", "b:2")
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [
         ({}, "--topic is needed"),
         ({"topic": "t", "againstTopic": "u", "againstArchive": "/x"}, "give one of them"),
+        (
+            {"topic": "t", "againstArchive": "/x", "keepsPartitions": "false"},
+            "--keepsPartitions is of a copy that is a topic: --againstArchive takes none",
+        ),
+        (
+            {"topic": "t", "againstArchive": "/x", "againstBootstrapServers": "b:2"},
+            "--againstBootstrapServers is of a copy that is a topic",
+        ),
+        (
+            {"topic": "t", "againstBootstrapServers": "localhost:9092"},
+            "topic t of localhost:9092 would be compared with itself",
+        ),
         ({"topic": "t", "kafka.security.protocol": "SSL"}, "reads without TLS and SASL"),
     ],
 )

@@ -77,6 +77,17 @@ def test_the_range_may_cut_batches(cluster: ScriptedCluster, log: PartitionLog) 
     assert (one.records, other.records) == (5, 6)
 
 
+def test_the_oldest_records_may_be_left_out_of_the_hashes(
+    cluster: ScriptedCluster, log: PartitionLog
+) -> None:
+    fill(log)
+    newest = read(cluster, start=6)
+    facts = read_partition(cluster.client(), PLACE, 0, 10, is_compacted=False, older=3)
+    assert (facts.records, facts.older, facts.compared, facts.markers) == (6, 3, 3, 2)
+    assert (facts.ordered, facts.unordered) == (newest.ordered, newest.unordered)
+    assert facts.missing == 0
+
+
 def test_what_is_open_is_not_read(cluster: ScriptedCluster, log: PartitionLog) -> None:
     fill(log)
     append(log, [b"open"], 2, 0)
