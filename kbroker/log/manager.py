@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 
 from kbroker.log.directories.checkpoints import OffsetCheckpoints
@@ -238,7 +239,8 @@ class LogManager(LogDirectories):
     ) -> Cut | None:
         """`PartitionLog.begin_cut` for a hosted log: a worker first writes the checkpoints of the
         recovery point and the log start offset, if they are lowered. then: called once the log is
-        truncated. None if there is nothing to remove. Raises LogDirectoryError.
+        truncated. A log that is found damaged is taken offline. None if there is nothing to remove.
+        Raises LogDirectoryError.
         """
         log, directory = self._logs.get(topic_partition), self.hosting(topic_partition)
         if log is None or directory is None:
@@ -258,7 +260,12 @@ class LogManager(LogDirectories):
             then()
 
         return log.begin_cut(
-            offset, is_full=is_full, now_ms=self.now_ms(), checkpoints=checkpoints, then=cut_done
+            offset,
+            is_full=is_full,
+            now_ms=self.now_ms(),
+            checkpoints=checkpoints,
+            then=cut_done,
+            on_damage=partial(self.take_damaged_offline, log),
         )
 
     # -- periodic work ----------------------------------------------------------------------------
@@ -340,7 +347,7 @@ class LogManager(LogDirectories):
             count = self.config.get_int("num.recovery.threads.per.data.dir")
             with self.threads("closing", count) as pool:
                 close_logs(
-                    (log for _, log in directory.all_logs()),
+                    [log for _, log in directory.all_logs()],  # a damaged one leaves the directory
                     pool,
                     open_files=self.open_files.limit,
                 )
@@ -350,6 +357,8 @@ class LogManager(LogDirectories):
         try:
             write_offsets(directory.file(names.RECOVERY_POINTS), directory.recovery_points())
             write_offsets(directory.file(names.LOG_START_OFFSETS), directory.start_offsets())
-            write_clean_shutdown(directory.path, broker_epoch)
+            # the next start recovers a log: the controller must not rely on its records
+            epoch = NO_BROKER_EPOCH if directory.must_recover else broker_epoch
+            write_clean_shutdown(directory.path, epoch)
         except LogDirectoryError as error:
             self.fail(directory, error)

@@ -280,17 +280,27 @@ class PartitionLog(AppendableLog):
         now_ms: int,
         checkpoints: Callable[[], Iterable[Checkpoint]] = tuple,
         then: Callable[[], None],
+        on_damage: Callable[[KafkaError], None] = lambda error: None,
     ) -> Cut | None:
         """`truncate_to`, or with is_full `truncate_fully`, prepared for a worker. The log's queue
-        must be empty. checkpoints, then: see `Cut`. Returns None, and calls neither, if there is
-        nothing to remove. Raises LogDirectoryError if the log failed before.
+        must be empty. checkpoints, then, on_damage: see `Cut`. Returns None, and calls none of
+        them, if there is nothing to remove. Raises LogDirectoryError, or
+        KafkaError(KAFKA_STORAGE_ERROR) for a damaged log, if the log failed before.
         """
         if self.failure is not None:
             raise self.failure
         if not is_full and offset >= self.log_end_offset:
             self.leader_epochs.truncate_from_end(offset)
             return None
-        cut = Cut(self, offset, is_full=is_full, now_ms=now_ms, checkpoints=checkpoints, then=then)
+        cut = Cut(
+            self,
+            offset,
+            is_full=is_full,
+            now_ms=now_ms,
+            checkpoints=checkpoints,
+            then=then,
+            on_damage=on_damage,
+        )
         self.jobs.add(cut)
         return cut
 

@@ -2,8 +2,8 @@
 
 `Hosting` opens, changes and closes replicas by the orders of `metadata.publisher`, calls listeners
 for changes of leadership, and keeps the checkpoint of high watermarks. A log directory whose disk
-fails takes its partitions offline (KAFKA_STORAGE_ERROR); all others go on. Everything runs on the
-loop thread. Its neighbour `manager` serves requests from these replicas.
+fails takes its partitions offline (KAFKA_STORAGE_ERROR), a damaged log its own; all others go on.
+Everything runs on the loop thread. Its neighbour `manager` serves requests from these replicas.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ class Hosting:
         """
         self.on_role: Callable[[Partition], object] = lambda partition: None
         logs.on_offline = self._directory_offline
+        logs.on_damaged = self._log_damaged
 
     # look-up
 
@@ -259,17 +260,21 @@ class Hosting:
             self._remove(RemovePartition(key))
             partition = None
         if partition is not None and not partition.role and key in self.logs.offline_partitions:
+            if self.logs.is_damaged(key):
+                self._report_lost(order)
             return  # until the next start
         if partition is None or not partition.role:
             partition = self._open(order)
             if partition is None:
                 return
+        log = self.logs.get(key)
+        if order.leader == self.node_id and log is not None:
+            log.thaw()  # a leader has to know where its log ends
+            if self.logs.get(key) is not log:
+                return  # it was found damaged
         self._report_directory(order)
         was_leader = partition.is_leader
         if order.leader == self.node_id:
-            log = self.logs.get(key)
-            if log is not None:
-                log.thaw()  # a leader has to know where its log ends
             is_new = partition.become_leader(
                 leader_epoch=order.leader_epoch,
                 partition_epoch=order.partition_epoch,
@@ -428,6 +433,15 @@ class Hosting:
                 self._take_offline(partition)
         if self._reports is not None:
             self._reports.failed(directory)
+
+    def _log_damaged(self, key: TopicPartition) -> None:
+        """One log is offline: the controller has to know, since its directory is online."""
+        partition = self.partition(key)
+        if partition is None:
+            return
+        self._take_offline(partition)
+        if self._reports is not None:
+            self._reports.assign(key, partition.topic_id, LOST_DIRECTORY)
 
     def _take_offline(self, partition: Partition) -> None:
         if not partition.role:

@@ -7,7 +7,7 @@ fetched, a follower by what its leader says.
 
     offline -> leader | follower      become_leader, become_follower (a newer leader epoch)
     leader <-> follower               the same
-    any -> offline                    go_offline (log directory failed), remove
+    any -> offline                    go_offline (log directory failed, log damaged), remove
 
 This module decides only. The high watermark, the last stable offset and their watchers are in
 `replica_ends`, reading in `fetch`. A leader's followers and ISR are in `isr`; what a follower
@@ -167,7 +167,9 @@ class Partition(ReplicaEnds):
         return changed
 
     def go_offline(self) -> None:
-        """The log directory failed: new and waiting requests get KAFKA_STORAGE_ERROR."""
+        """The log directory failed, or the log is damaged: new and waiting requests get
+        KAFKA_STORAGE_ERROR.
+        """
         self.role = Role.OFFLINE
         self.commits_alone = False
         self._tell_start_watchers()

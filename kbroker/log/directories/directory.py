@@ -48,7 +48,8 @@ class LogDirectory:
 
     directory_id: from meta.properties, zero until the broker sets it. is_cordoned: gets no new
     partitions (cordoned.log.dirs). futures: logs that will replace one in another directory
-    (AlterReplicaLogDirs). damaged: logs whose folders are in this directory and cannot be opened.
+    (AlterReplicaLogDirs). damaged: logs whose folders are in this directory and cannot be opened,
+    or were found damaged while they were served.
     """
 
     __slots__ = (
@@ -95,6 +96,11 @@ class LogDirectory:
         """Current and future logs. A partition is in a directory at most once."""
         yield from self.logs.items()
         yield from self.futures.items()
+
+    @property
+    def must_recover(self) -> bool:
+        """Whether the next start recovers a log of this directory, even after a clean stop."""
+        return not all(log.was_clean for log in self.damaged.values())
 
     def recovery_points(self) -> dict[TopicPartition, int]:
         """How far each log is flushed: recovery-point-offset-checkpoint.

@@ -42,10 +42,11 @@ SHORTAGE_LOG_INTERVAL_MS = 1000
 
 
 class LogDirectories:
-    """on_offline: called with a directory and its partitions when its disk failed. on_rolled: see
-    LogState. on_cleaned_cut: called with a log that was truncated below its cleaner_offset.
-    open_files, threads: those of the node, shared by its logs. offline_partitions: those whose
-    directory is offline, and those whose log cannot be opened.
+    """on_offline: called with a directory and its partitions when its disk failed. on_damaged:
+    called with a partition whose log alone was taken offline. on_rolled: see LogState.
+    on_cleaned_cut: called with a log that was truncated below its cleaner_offset. open_files,
+    threads: those of the node, shared by its logs. offline_partitions: those whose directory is
+    offline, and those whose log cannot be opened or is damaged.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LogDirectories:
         self.now_ms = now_ms
         self.random = random
         self.on_offline: Callable[[Path, list[TopicPartition]], None] | None = None
+        self.on_damaged: Callable[[TopicPartition], None] | None = None
         self.on_rolled: Callable[[PartitionLog], None] | None = None
         self.on_cleaned_cut: Callable[[LogState], None] | None = None
         cordoned = _cordoned(config)
@@ -186,7 +188,7 @@ class LogDirectories:
         return next((log for log in found if not log.is_future), None)
 
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log is in a directory and offline because it cannot be opened."""
+        """Whether the log is in an online directory and offline because it is damaged."""
         return topic_partition in self.offline_partitions and any(
             topic_partition in directory.damaged for directory in self.online()
         )
@@ -329,6 +331,30 @@ class LogDirectories:
         if self.on_offline is not None:
             self.on_offline(directory.path, partitions)
         return partitions
+
+    def take_damaged_offline(self, log: PartitionLog, error: KafkaError) -> None:
+        """A log was found damaged while it was served: take it offline, and nothing else. The next
+        start recovers it, since a clean stop writes no recovery point for it. error: names the file
+        and the damage. Does nothing for a log that is no longer hosted.
+        """
+        key = log.topic_partition
+        if self._logs.get(key) is not log:
+            return
+        directory = self._directory_of[key]
+        self.remove(key)
+        log.release()
+        directory.damaged[key] = DamagedLog(
+            log.directory, log.recovery_point, log.log_start_offset, was_clean=False
+        )
+        self.offline_partitions.add(key)
+        logger.error(
+            "%s is offline: %s; restart the broker: it truncates the log before the damage and "
+            "fetches the later records from the leader",
+            key,
+            error.message,
+        )
+        if self.on_damaged is not None:
+            self.on_damaged(key)
 
     def require_one_online(self) -> None:
         if not self.online():

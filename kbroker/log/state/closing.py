@@ -40,14 +40,16 @@ def close_logs(
     trimmed. Blocks.
 
     pool: runs the syncs; the rest is done in this thread. open_files: how many segments of the node
-    may keep their file open, which limits the logs that are closed at a time. Raises
-    LogDirectoryError, also if a log failed before, because that log was not synced.
+    may keep their file open, which limits the logs that are closed at a time. A damaged log is
+    released as it is. Raises LogDirectoryError, also if a log failed before, because that log was
+    not synced.
     """
     left = iter(logs)
     batch_logs = min(BATCH_LOGS, max(1, open_files // OPEN_FILES_PER_LOG))
     parents: set[str] = set()
     while batch := list(islice(left, batch_logs)):
-        closing = [(log, _begin(log)) for log in batch if log.failure is not None or not log.closed]
+        begun = [(log, _begin(log)) for log in batch if log.failure is not None or not log.closed]
+        closing = [(log, flush) for log, flush in begun if flush is not None]
         files = [file for log, flush in closing for file in _to_sync(log, flush.files, parents)]
         try:
             for _ in (
@@ -68,15 +70,22 @@ def _sync(file: Syncable) -> None:
     file.sync()
 
 
-def _begin(log: LogState) -> LogFlush:
-    """Write the pending data of a log."""
-    if log.failure is not None:
-        raise log.failure
+def _begin(log: LogState) -> LogFlush | None:
+    """Write the pending data of a log. None for a damaged log, which a pending truncation may find
+    out only now.
+    """
     try:
-        return begin_last_flush(log)
+        if log.failure is None:
+            settle_jobs(log)
+        if log.failure is None:
+            return begin_last_flush(log)
     except LogDirectoryError as error:
         log.failure = error
         raise
+    if isinstance(log.failure, LogDirectoryError):
+        raise log.failure
+    release(log)
+    return None
 
 
 def _to_sync(log: LogState, files: Iterable[Syncable], parents: set[str]) -> list[Syncable]:
@@ -93,10 +102,9 @@ def _to_sync(log: LogState, files: Iterable[Syncable], parents: set[str]) -> lis
 
 
 def begin_last_flush(state: LogState) -> LogFlush:
-    """Write everything that a clean shutdown leaves on disk. Returns what has to be synced for it.
-    Blocks. Raises LogDirectoryError.
+    """Write everything that a clean shutdown leaves on disk; the log has no jobs left. Returns what
+    has to be synced for it. Blocks. Raises LogDirectoryError.
     """
-    settle_jobs(state)
     state.leader_epochs.write_if_changed()  # like Kafka, including an epoch without records
     take_snapshot(state)
     state.segments.active.close()

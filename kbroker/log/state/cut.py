@@ -6,11 +6,12 @@ files, the loop neither reads nor writes them, and an operation that cannot wait
 truncation itself (`LogState.thaw`). Recovery point and log start offset are lowered at once, and
 their checkpoints are written before the truncation: otherwise a start after a crash of the machine
 would trust records that are appended later.
+
+A damaged segment ends the log alone, not its directory: `LogDirectories.take_damaged_offline`.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
@@ -22,17 +23,18 @@ from kbroker.log.storage.disk_jobs import WorkerJob
 from kbroker.log.storage.faults import make_lasting
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
 class Cut(WorkerJob):
     """offset: the new log end offset. is_full: all records are removed, and offset is the log start
     offset too. checkpoints: returns the checkpoints to write first, after the state was lowered.
     then: called once on the loop after the log has taken over the result; not if the truncation
-    failed, or the log was released before.
+    failed, or the log was released before. on_damage: called instead if a segment is damaged, with
+    KafkaError(KAFKA_STORAGE_ERROR).
 
-    Created while the log's queue is idle, and added to it. failure: why the truncation failed;
-    nothing more is written to the log.
+    Created while the log's queue is idle, and added to it. failure: why the truncation failed (a
+    disk fault, or what on_damage is called with); nothing more is written to the log.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class Cut(WorkerJob):
         "_is_full",
         "_now_ms",
         "_offset",
+        "_on_damage",
         "_state",
         "_then",
         "_worker",
@@ -57,6 +60,7 @@ class Cut(WorkerJob):
         now_ms: int,
         checkpoints: Callable[[], Iterable[Checkpoint]],
         then: Callable[[], None],
+        on_damage: Callable[[KafkaError], None],
     ) -> None:
         super().__init__(state.jobs)
         if not state.jobs.is_idle or offset < 0:
@@ -68,7 +72,8 @@ class Cut(WorkerJob):
         self._is_full = is_full
         self._now_ms = now_ms
         self._then = then
-        self.failure: LogDirectoryError | None = None
+        self._on_damage = on_damage
+        self.failure: LogDirectoryError | KafkaError | None = None
         first = state.segments.first.base_offset
         start = offset
         if not is_full and offset >= first:
@@ -94,8 +99,9 @@ class Cut(WorkerJob):
             else:
                 truncate_to(worker, self._offset, now_ms=self._now_ms)
         except KafkaError as error:  # a damaged segment is no fault of the directory
-            self.failure = LogDirectoryError(
-                self.path, self.verb, OSError(errno.EIO, error.message)
+            self.failure = KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"cannot truncate the log to offset {self._offset}: {error.message}",
             )
         except LogDirectoryError as error:
             make_lasting(error)  # the log's state is lowered already
@@ -104,14 +110,20 @@ class Cut(WorkerJob):
 
     def settle(self) -> None:
         """Take over the result of the worker, or set `failure`."""
-        if self.failure is not None:
-            self.fail(self.failure)
+        failure = self.failure
+        if failure is None:
+            self._state.take_over_worker(self._worker)
+            self._then()
             return
-        self._state.take_over_worker(self._worker)
-        self._then()
+        self._end_log(failure)
+        if isinstance(failure, KafkaError):
+            self._on_damage(failure)
 
     def fail(self, error: LogDirectoryError) -> None:
-        """The files may be truncated in part: nothing is appended to this log any more."""
         self.failure = error
+        self._end_log(error)
+
+    def _end_log(self, error: LogDirectoryError | KafkaError) -> None:
+        """The files may be truncated in part: nothing is appended to this log any more."""
         self._state.failure = self._state.failure or error
         self._state.frozen = False

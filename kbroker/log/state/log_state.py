@@ -24,6 +24,7 @@ from kbroker.log.storage.files import LogDirectoryError
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segments import Segments
 from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.protocol.errors import KafkaError
 from kbroker.settings.views.log_config import LogConfig
 
 NOT_ON_DISK: Final = -1
@@ -42,7 +43,8 @@ class LogState:
     case log_end_offset is used. cleaner_offset: the log is compacted up to this offset; None if it
     never was.
 
-    failure: the fault after which nothing more is written to the log (its directory is offline).
+    failure: the fault after which nothing more is written to the log. A LogDirectoryError takes its
+    directory offline, KafkaError(KAFKA_STORAGE_ERROR) is damage that concerns this log alone.
     closed: the log has released its files. frozen: a worker truncates the log (`cut`), and the loop
     neither reads nor writes its files meanwhile; never set for a log that this broker leads.
     truncation_count: since the log was opened; a cleaning round ends when it rises.
@@ -122,7 +124,7 @@ class LogState:
         self.cleaner_offset: int | None = None
         self.truncation_count = 0
         self.first_unflushed_ms: int | None = None
-        self.failure: LogDirectoryError | None = None
+        self.failure: LogDirectoryError | KafkaError | None = None
         self.closed = False
         self.frozen = False
         self.changes = FolderChanges()
@@ -163,7 +165,7 @@ class LogState:
 
     def thaw(self) -> None:
         """Complete in this thread what a worker is doing to a frozen log. Blocks. Raises
-        LogDirectoryError.
+        LogDirectoryError; a log that is damaged has a `failure` afterwards.
         """
         if self.frozen:
             self.jobs.settle()

@@ -6,6 +6,9 @@ listed in `kbroker-damaged-logs` of their directory (a checkpoint of recovery po
 crash of the broker nor any number of restarts may turn them into logs that are recovered. A log is
 in that file or in the recovery points, never in both; a log that a clean stop left in neither is
 recovered, so an operator who accepts the loss removes the file (docs/adr/0013).
+
+A follower's log that is found damaged while it is truncated is in neither: its leader has the
+records, so the next start recovers it.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ class DamagedLogError(Exception):
 
 
 class DamagedLog(NamedTuple):
-    """A log that cannot be opened. was_clean: the log was closed cleanly."""
+    """A log that cannot be opened or truncated. was_clean: the log was closed cleanly; otherwise
+    the next start recovers it.
+    """
 
     folder: Path
     recovery_point: int

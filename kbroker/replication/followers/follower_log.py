@@ -293,7 +293,7 @@ class FollowerLogs:
             cut.end(done.value)
             _require_done(done.value)
             if cut.failure is not None:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(cut.failure))
+                raise cut.failure
         if partition.role:
             self._on_log_start(partition)
 

@@ -99,6 +99,21 @@ def test_a_disk_that_fails_takes_its_partitions_and_no_others(manager: LogManage
         manager.require_one_online()
 
 
+def test_a_damaged_log_takes_nothing_else_offline(manager: LogManager) -> None:
+    told: list[TopicPartition] = []
+    manager.on_damaged = told.append
+    log, directory = manager.logs[A], manager.hosting(A)
+    assert directory is not None and not directory.must_recover
+    error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "0.log: no record batch at position 9")
+    for _ in range(2):  # the second time it is no longer hosted
+        manager.take_damaged_offline(log, error)
+    assert told == [A] and log.closed and list(manager.logs) == [B]
+    assert manager.is_damaged(A) and not manager.offline_directories
+    assert directory.must_recover and A not in directory.recovery_points()
+    assert manager.delete(A)
+    assert not directory.must_recover and not manager.offline_partitions
+
+
 def test_a_file_that_is_elsewhere_takes_nothing_offline(manager: LogManager) -> None:
     assert manager.directory_failed(disk_error(Path("/elsewhere/0.log"))) == []
     assert not manager.offline_directories

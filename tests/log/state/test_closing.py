@@ -17,8 +17,10 @@ from kbroker.log.storage import files
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import TopicPartition
 from kbroker.protocol.batches.batch_builder import build_batch
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.log.damage import zero_from
 
 NOW_MS = 1_750_000_000_000
 
@@ -91,3 +93,22 @@ def test_a_log_that_failed_before_is_not_closed_in_silence(tmp_path: Path) -> No
     logs[1].release()
     with pytest.raises(LogDirectoryError):
         close_logs(logs)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_damaged_log_is_left_out(tmp_path: Path, is_known: bool) -> None:
+    logs = make_logs(tmp_path, 3)
+    zero_from(logs[1], 0)
+    logs[1].leader_epochs.assign(1, 1)
+    batch = build_batch([(NOW_MS, None, b"v", [])])
+    append_as_leader(logs[1], batch, leader_epoch=1, now_ms=NOW_MS)
+    cut = logs[1].begin_cut(1, is_full=False, now_ms=NOW_MS, then=lambda: None)
+    assert cut is not None
+    if is_known:
+        cut.work()
+        cut.end(None)
+    close_logs(logs)
+    assert isinstance(logs[1].failure, KafkaError)
+    assert logs[1].failure.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert all(log.closed for log in logs)
+    assert [log.recovery_point for log in logs] == [1, 0, 1]

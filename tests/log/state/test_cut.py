@@ -20,6 +20,7 @@ from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import read_offsets
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.broker import BrokerConfig
 from tests.log.state.logs import KEY, NOW_MS, append, open_log, produce
 from tests.own_threads import own_threads
@@ -199,11 +200,23 @@ def test_a_damaged_segment_ends_the_log_and_not_its_directory(log: PartitionLog)
     Path(segment.path).write_bytes(bytes(segment.size))
     for index in (segment.offset_index, segment.time_index):
         index.reset()
-    cut = begin(log, 15)
+    told: list[KafkaError] = []
+    cut = log.begin_cut(15, is_full=False, now_ms=NOW_MS, then=lambda: None, on_damage=told.append)
+    assert cut is not None
     cut.work()
+    assert not told and log.frozen
     cut.end(None)
     assert cut.failure is not None and log.failure is cut.failure
     assert log.jobs.failure is None, "the directory has no fault"
+    (error,) = told
+    assert error is log.failure and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert segment.path in error.message and not log.frozen
+    with pytest.raises(KafkaError) as caught:
+        begin(log, 12)
+    assert caught.value is error
+    files = {path.name: path.read_bytes() for path in log.directory.iterdir()}
+    log.close()
+    assert files == {path.name: path.read_bytes() for path in log.directory.iterdir()}
 
 
 def test_checkpoints_come_down_before_anything_is_cut(
