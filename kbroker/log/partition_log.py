@@ -315,10 +315,6 @@ class PartitionLog(AppendableLog):
         """Remove segments that are due by retention. Returns how many. See `retention`."""
         return retention.delete_old_segments(self, now_ms, defer=defer)
 
-    def delete_due_files(self, now_ms: int) -> int:
-        """Delete files that were renamed file.delete.delay.ms ago. Returns how many."""
-        return self.segments.delete_due_files(now_ms)
-
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:

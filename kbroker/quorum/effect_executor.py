@@ -9,10 +9,11 @@ of events and effects.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Protocol, assert_never
 
+from kbroker.log.directories.directory import remove_all
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred, Offload, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -54,6 +55,9 @@ logger = logging.getLogger(__name__)
 Event = Callable[[RaftNode, int], list[Effect]]
 """(core, monotonic time in ms): an event of the core; returns its effects."""
 
+SnapshotSteps = Generator[Callable[[], None], None, None]
+"""Steps on the loop; each but the last yields work for the thread, which may raise OSError."""
+
 
 class Transport(Protocol):
     """Sends requests to other nodes; implemented by `raft_transport`."""
@@ -94,6 +98,7 @@ class EffectExecutor:
         "_is_closed",
         "_is_flushing",
         "_log",
+        "_offload",
         "_open_transport",
         "_received",
         "_shell",
@@ -121,6 +126,7 @@ class EffectExecutor:
         self._feed = feed
         self._shell = shell
         self._timers = timers
+        self._offload = offload
         self.parked = parked
         self.strangers: dict[int, str] = {}
         self._open_transport = open_transport
@@ -318,38 +324,64 @@ class EffectExecutor:
         if self._is_closed:
             written.fail(broker_stopping())
             return
+        then = partial(self._advance, self._snapshot_steps(snapshot_id), written)
         try:
-            self._snapshots.write(snapshot_id, chunks, partial(self._written, snapshot_id, written))
+            self._snapshots.write(snapshot_id, chunks, then)
         except OSError as error:
-            self._written(snapshot_id, written, error)
+            then(error)
 
-    def _written(
-        self, snapshot_id: SnapshotId, written: Deferred[None], failure: OSError | None
+    def _advance(
+        self, steps: SnapshotSteps, written: Deferred[None], failure: OSError | None
     ) -> None:
+        """Take the next step on the loop, then have the thread do the work that it yields."""
         if self._is_closed:
             written.fail(broker_stopping())
             return
-        storage = self._storage
         try:
-            if failure is not None:
-                raise failure
-            if snapshot_id.end_offset < storage.log.log_start_offset:
-                # a newer one was fetched meanwhile, and the log starts after this one
-                storage.discard_snapshot(snapshot_id)
-            else:
-                self._take_snapshot(snapshot_id)
+            work = next(steps, None) if failure is None else steps.throw(failure)
         except OSError as error:
             written.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             return
-        written.resolve(None)
+        if work is None:
+            written.resolve(None)
+        else:
+            self._offload(work, partial(self._advance, steps, written))
 
-    def _take_snapshot(self, snapshot_id: SnapshotId) -> None:
-        storage, shell = self._storage, self._shell
+    def _snapshot_steps(self, snapshot_id: SnapshotId) -> SnapshotSteps:
+        """What follows when a snapshot is written: the core is told, then retention is applied. A
+        crash between two steps leaves snapshots or segments that the newest snapshot covers.
+        """
+        storage, log = self._storage, self._storage.log
+        if snapshot_id.end_offset < log.log_start_offset:
+            # a newer one was fetched meanwhile, and the log starts after this one
+            yield partial(storage.discard_snapshot, snapshot_id)
+            return
         storage.snapshot_written(snapshot_id)
         size_bytes = storage.snapshot_size(snapshot_id)
-        shell.handle_event(
+        self._shell.handle_event(
             lambda core, now_ms: core.snapshot_written(snapshot_id, size_bytes, now_ms)
         )
-        storage.clean(self._timers.now_ms())
+        retention = storage.begin_retention(self._timers.now_ms())
+        try:
+            yield retention.run
+        except OSError:
+            self._retire(retention.deleted)  # before the fault
+            raise
+        self._retire(retention.deleted)
+        try:
+            yield log.jobs.work
+        except OSError:
+            log.failure = log.failure or log.jobs.failure  # nothing is written after a failed job
+            raise
+        log.jobs.collect()
+        due = log.segments.take_due_files(self._timers.now_ms())
+        if due:
+            yield partial(remove_all, due)
+
+    def _retire(self, deleted: Sequence[SnapshotId]) -> None:
+        storage = self._storage
+        storage.retire(deleted, self._timers.now_ms())
         start_offset, snapshots = storage.log.log_start_offset, storage.snapshots
-        shell.handle_event(lambda core, now_ms: core.log_cleaned(start_offset, snapshots, now_ms))
+        self._shell.handle_event(
+            lambda core, now_ms: core.log_cleaned(start_offset, snapshots, now_ms)
+        )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.log.directories.directory import remove_all
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.storage.files import FileSlice
+from kbroker.log.storage.segments import Segments
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.batches.records import iter_records
@@ -30,6 +32,13 @@ def append(
     """Append one batch; returns its base offset."""
     batch = batch_of(count, **options)  # type: ignore[arg-type]  # as above
     return append_as_leader(log, batch, leader_epoch=epoch, now_ms=now_ms).base_offset
+
+
+def delete_due_files(segments: Segments, now_ms: int) -> int:
+    """Delete the files that are due. Returns how many."""
+    due = segments.take_due_files(now_ms)
+    remove_all(due)
+    return len(due)
 
 
 def data_of(records: FileSlice | bytes) -> bytes:

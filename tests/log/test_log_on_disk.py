@@ -15,7 +15,7 @@ from kbroker.log.storage.open_files import OpenFiles
 from kbroker.model import uuid_from_string
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
-from tests.log.open_log import NOW_MS, OpenLog, append, data_of, offsets_of
+from tests.log.open_log import NOW_MS, OpenLog, append, data_of, delete_due_files, offsets_of
 
 
 def test_files_are_laid_out_and_cut_as_kafkas(open_log: OpenLog, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_slice_in_flight_outlives_its_file(open_log: OpenLog, tmp_path: Path) 
     records = log.read(0, max_bytes=10_000).records
     before = data_of(records)
     log.truncate_fully(0)
-    log.delete_due_files(NOW_MS * 2)
+    delete_due_files(log.segments, NOW_MS * 2)
     assert not (tmp_path / "topic-0" / "00000000000000000014.log").exists()
     for _ in range(40):
         append(log, size=21)

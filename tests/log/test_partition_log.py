@@ -20,7 +20,15 @@ from kbroker.protocol.batches.control_records import build_end_transaction_marke
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
-from tests.log.open_log import NOW_MS, SMALL, OpenLog, append, batch_of, offsets_of
+from tests.log.open_log import (
+    NOW_MS,
+    SMALL,
+    OpenLog,
+    append,
+    batch_of,
+    delete_due_files,
+    offsets_of,
+)
 
 
 def test_offsets_are_given_in_order_and_records_read_back(open_log: OpenLog) -> None:
@@ -257,8 +265,8 @@ def test_deleting_records_moves_the_start_and_retention_takes_the_files(
     assert log.segments.base_offsets == bases[1:]
     folder = tmp_path / "topic-0"
     assert (folder / "00000000000000000000.log.deleted").exists()
-    assert log.delete_due_files(NOW_MS + SMALL.file_delete_delay_ms - 1) == 0
-    assert log.delete_due_files(NOW_MS + SMALL.file_delete_delay_ms) == 3
+    assert delete_due_files(log.segments, NOW_MS + SMALL.file_delete_delay_ms - 1) == 0
+    assert delete_due_files(log.segments, NOW_MS + SMALL.file_delete_delay_ms) == 3
     assert not list(folder.glob("*.deleted"))
 
 

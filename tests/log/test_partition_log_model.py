@@ -19,6 +19,7 @@ from kbroker.protocol.batches.batch_header import iter_batches
 from kbroker.protocol.batches.records import iter_records
 from kbroker.settings.views.log_config import LogConfig
 from tests.log.appends import append_as_leader
+from tests.log.open_log import delete_due_files
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(
@@ -96,7 +97,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.delete_records_before(offset)
         self.start = max(self.start, offset)
         self.log.delete_old_segments(NOW_MS)
-        self.log.delete_due_files(NOW_MS * 2)
+        delete_due_files(self.log.segments, NOW_MS * 2)
         first = self.log.segments.first.base_offset
         self.batches = [batch for batch in self.batches if batch[-1][0] >= first]
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
+from kbroker.log.storage import disk_jobs, names
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.quorum import FetchSnapshotResponse, VoteRequest, VoteResponse
+from kbroker.quorum.disk import snapshot_retention
 from kbroker.quorum.disk.storage import QuorumStorage, metadata_log_config
 from kbroker.quorum.effect_executor import EffectExecutor, Event
 from kbroker.quorum.parked_requests import ParkedRequests
@@ -77,10 +81,9 @@ class World:
     """An executor, and its calls to the shell. sent: requests that wait for their answer."""
 
     def __init__(self, root: Path) -> None:
-        config = metadata_log_config(BrokerConfig.from_properties({"node.id": "1"}))
-        self.storage = QuorumStorage(root, node_id=1, directory_id=b"d" * 16, log_config=config)
+        self.root = root
         self.timers = SimTimers()
-        self.storage.open(self.timers.now_ms())
+        self.open_again()
         self.offload = HeldOffload()
         self.feed = StateMachineFeed()
         self.parked = ParkedRequests(lambda token: None)
@@ -121,6 +124,19 @@ class World:
         self.is_closed = True
 
     # what a test does
+
+    def open_again(self) -> None:
+        """The storage of a new process."""
+        config = metadata_log_config(BrokerConfig.from_properties({"node.id": "1"}))
+        self.storage = QuorumStorage(
+            self.root, node_id=1, directory_id=b"d" * 16, log_config=config
+        )
+        self.storage.open(self.timers.now_ms())
+
+    def run_all(self) -> None:
+        """The work of the thread until there is none."""
+        while self.offload.run_one():
+            pass
 
     def carry_out(self, *effects: Effect) -> None:
         for effect in effects:
@@ -286,7 +302,7 @@ def test_a_damaged_snapshot_is_refused(world: World, monkeypatch: pytest.MonkeyP
 def test_an_own_snapshot_is_told_to_the_core(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.carry_out(records(0, b"a"), records(1, b"b"), Truncate(1))
     written = world.executor.write_snapshot(SnapshotId(1, 1), [[b"s"]])
-    world.offload.run()
+    world.run_all()
     assert written.value is None
     size_bytes = world.storage.snapshot_size(SnapshotId(1, 1))
     assert world.told(monkeypatch) == [
@@ -310,6 +326,139 @@ def test_a_snapshot_before_the_logs_begin_is_deleted(world: World) -> None:
     world.carry_out(records(0, b"a"), Truncate(1))
     written = world.executor.write_snapshot(SnapshotId(1, 1), [[b"s"]])
     world.storage.install(ID, now_ms=0)
-    world.offload.run()
+    world.run_all()
     assert written.value is None and not world.events
     assert not (world.storage.directory / SnapshotId(1, 1).file_name).exists()
+
+
+OLD, NEW = SnapshotId(1, 1), SnapshotId(2, 1)
+
+
+class Retention(NamedTuple):
+    """Old files of a world, and the write of a snapshot that makes them superfluous."""
+
+    snapshot: Path
+    segment: Path
+    written: Deferred[None]
+
+    @property
+    def left(self) -> tuple[bool, bool]:
+        return self.snapshot.exists(), self.segment.exists()
+
+    @property
+    def renamed(self) -> Path:
+        return self.segment.with_name(self.segment.name + names.DELETED)
+
+
+@pytest.fixture
+def retention(world: World) -> Retention:
+    """The thread has a second snapshot to write. The first and a segment before it are old."""
+    storage = world.storage
+    storage.retention_bytes = 0
+    world.carry_out(records(0, b"x"), Truncate(1))
+    world.executor.write_snapshot(OLD, [[b"s"]])
+    world.run_all()
+    world.carry_out(records(1, b"x"), Flush(2))
+    world.timers.advance(0)
+    world.run_all()
+    storage.log.roll(world.timers.now_ms())
+    assert storage.log.segments.base_offsets == [0, 2] and storage.snapshots == [OLD]
+    written = world.executor.write_snapshot(NEW, [[b"s"]])
+    world.events.clear()
+    folder = storage.directory
+    return Retention(folder / OLD.file_name, folder / names.offset_name(0, names.LOG), written)
+
+
+def test_the_thread_deletes_and_renames_what_retention_removes(
+    world: World, retention: Retention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.storage.log
+    world.offload.run()
+    assert retention.left == (True, True), "only the new snapshot is written"
+    assert world.storage.snapshots == [OLD, NEW]
+    world.offload.run()
+    assert retention.left == (False, True)
+    assert log.segments.base_offsets == [2] and log.jobs.is_pending
+    assert world.told(monkeypatch) == [
+        ("snapshot_written", (NEW, world.storage.snapshot_size(NEW))),
+        ("log_cleaned", (2, [NEW])),
+    ]
+    assert not retention.written.done
+    world.offload.run()
+    assert retention.left == (False, False) and retention.renamed.exists()
+    assert log.jobs.is_idle and log.segments.deleted_files and not world.offload.held
+    assert retention.written.value is None
+
+
+def test_the_thread_deletes_files_that_are_due(world: World, retention: Retention) -> None:
+    log = world.storage.log
+    log.config = replace(log.config, file_delete_delay_ms=0)
+    for _ in range(3):
+        world.offload.run()
+    assert retention.renamed.exists() and not retention.written.done
+    world.offload.run()
+    assert not retention.renamed.exists() and retention.written.value is None
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_stop_ends_retention_and_a_start_finds_the_log(
+    world: World, retention: Retention, steps: int
+) -> None:
+    for _ in range(steps):
+        world.offload.run()
+    world.executor.close()
+    held, done = len(world.offload.held), world.offload.done
+    assert held == (steps < 3)
+    world.run_all()
+    assert world.offload.done == done + held, "nothing was added"
+    if held:
+        assert retention.written.error is not None
+        assert retention.written.error.code is ErrorCode.BROKER_NOT_AVAILABLE
+    world.storage.log.release()  # as a kill does
+    world.open_again()
+    assert world.storage.snapshots[-1] == NEW
+    assert world.storage.raft_log().end == NEW
+
+
+def test_a_flush_meanwhile_renames_first(world: World, retention: Retention) -> None:
+    """A segment that was never synced must not come back when the folder is synced."""
+    world.offload.run()
+    world.offload.run()
+    renames = world.offload.held.pop()
+    world.carry_out(records(2, b"y"), Flush(3))
+    world.timers.advance(0)
+    world.offload.run()
+    assert retention.left == (False, False)
+    world.offload.held.append(renames)
+    world.run_all()
+    assert retention.written.value is None and world.storage.log.jobs.is_idle
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_snapshot_that_is_installed_meanwhile_stays(
+    world: World, retention: Retention, steps: int
+) -> None:
+    for _ in range(steps):
+        world.offload.run()
+    world.storage.install(ID, now_ms=0)
+    world.run_all()
+    assert world.storage.snapshots == [ID] and world.storage.log.log_start_offset == ID.end_offset
+    assert retention.written.value is None
+
+
+@pytest.mark.parametrize("is_rename", [False, True])
+def test_a_fault_during_retention(
+    world: World, retention: Retention, is_rename: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = LogDirectoryError("x", "rename", OSError(5, "Input/output error"))
+
+    def fail(*paths: object) -> None:
+        raise failure
+
+    module = disk_jobs if is_rename else snapshot_retention
+    monkeypatch.setattr(module, "rename" if is_rename else "unlink", fail)
+    world.run_all()
+    error = retention.written.error
+    assert error is not None and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.storage.log.failure is (failure if is_rename else None)
+    assert world.storage.snapshots == ([NEW] if is_rename else [OLD, NEW])

@@ -104,9 +104,9 @@ class MirroredStorage(QuorumStorage):
         with self._disk.at_rest():
             self._mirror_snapshots()
 
-    def clean(self, now_ms: int) -> None:
+    def retire(self, deleted: Sequence[SnapshotId], now_ms: int) -> None:
         """See `QuorumStorage`."""
-        super().clean(now_ms)
+        super().retire(deleted, now_ms)
         self._mirror.begin_at(self.log.log_start_offset)
         with self._disk.at_rest():
             self._mirror_snapshots()

@@ -72,7 +72,6 @@ class CleaningRound:
         self._unpacking = unpacking or nullcontext()
         self.stop = Event()
         self.offsets = OffsetMap(map_bytes)
-        self.bytes_read = 0
         self.bytes_written = 0
         self._directory = directory
         self._config = config
@@ -222,7 +221,6 @@ class CleaningRound:
 
     def _read(self, source: Source, position: int, count: int) -> bytes:
         data = source.file.read_at(position, count)
-        self.bytes_read += len(data)
         self._wait(self._throttle.charge(len(data)))
         return data
 

@@ -101,7 +101,7 @@ def move_start(state: LogState, offset: int) -> bool:
 def delete_old_segments(state: LogState, now_ms: int, *, defer: bool) -> int:
     """Remove segments by retention.ms and retention.bytes (cleanup.policy delete) and those below
     the log start offset. Returns how many. Their files are renamed now, or with `defer` by the
-    thread that runs `jobs`. `delete_due_files` deletes them.
+    thread that runs `jobs`; the caller of `Segments.take_due_files` deletes them.
     """
     segments, config = state.segments, state.config
     upper, end = state.deletable_offset, state.log_end_offset

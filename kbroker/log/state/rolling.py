@@ -1,4 +1,8 @@
-"""Rolling a log to a new segment. At most one roll of a log is in progress; `roll` is its job."""
+"""Rolling a log to a new segment. At most one roll of a log is in progress; `roll` is its job.
+
+A roll that a worker makes waits in the log's queue (`begin_roll`); one that cannot wait is run at
+once, outside the queue (`roll_now`, see `storage.disk_jobs`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def roll_now(state: LogState, now_ms: int, base_offset: int = 0) -> Segment:
     if active.base_offset != base_offset or active.size:
         roll = _prepare(state, now_ms, base_offset)
         try:
-            roll.run()  # not queued: need not wait for the renames of retired segments
+            roll.run()  # not queued: an append need not wait for the renames of retired segments
         except LogDirectoryError as error:
             roll.fail(error)
             raise

@@ -8,10 +8,15 @@ disk: the log either has the new state already, or gets it from `settle`.
 
 Jobs that change files the log relies on (a roll, a cut, renames of retired and swapped segments,
 the leader epochs) wait in one FIFO per log. A worker runs them in order; an operation that cannot
-wait (a truncation, a coordinator's append, a clean stop) runs the rest itself. After a crash the
-first jobs have taken effect and the others have not, as if it had happened between two jobs.
-Compaction's other jobs write files that nothing else uses (`.cleaned`, `.swap`) and take minutes,
-so they are not queued: the cleaner runs them (docs/adr/0008).
+wait (a truncation, a clean stop) runs the rest itself. After a crash the first jobs have taken
+effect and the others have not, as if it had happened between two jobs.
+
+Two kinds of job are not queued. A roll that cannot wait (of a coordinator's append, the metadata
+log, a log that is copied to another directory, or retention that empties a log) first completes a
+queued roll or cut, with the jobs before it, and then runs at once (`rolling.roll_now`): it only
+changes the active segment's indexes and creates files, which no other queued job touches, so it
+need not wait for renames. Compaction's other jobs write files that nothing else uses (`.cleaned`,
+`.swap`) and take minutes: the cleaner runs them (docs/adr/0008).
 """
 
 from __future__ import annotations
@@ -148,6 +153,9 @@ class DiskJobs:
         queued. Raises LogDirectoryError.
         """
         with self._lock:
+            # `drop` may replace both meanwhile, `_waiting` first: then the result goes to a list
+            # that is dropped as well
+            done = self._done
             waiting = self._waiting
             if not waiting or (last is not None and last not in waiting):
                 return False
@@ -161,7 +169,7 @@ class DiskJobs:
                     self.failure = error
                 raise
             if job.has_result:
-                self._done.append(job)
+                done.append(job)
             del waiting[0]
             return True
 
@@ -203,7 +211,9 @@ class DiskJobs:
         self.collect()
 
     def drop(self) -> None:
-        """The log is closed: drop all jobs. Does not wait for a running job."""
+        """The log is closed: drop all jobs. Does not wait for a running job, which is not settled
+        either.
+        """
         self._waiting = []
-        self._done = []
+        self._done = []  # after `_waiting`: see `work_one`
         self.undo = None

@@ -29,8 +29,6 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 SCAN_CHUNK_BYTES: Final = 8 * 1024
 """Bytes of one read of headers: covers the default index interval and the batch after it."""
 
-"""base offset, length, magic, last offset delta, max timestamp: the first 43 bytes of a batch."""
-
 
 class SegmentFile:
     """base_offset: from the file's name. size: bytes of whole batches in the file. used: set on

@@ -17,7 +17,7 @@ from random import Random
 
 from kbroker.log.storage import names
 from kbroker.log.storage.disk_jobs import DiskJobs, Rename
-from kbroker.log.storage.files import FileSlice, LogFile, unlink
+from kbroker.log.storage.files import FileSlice, LogFile
 from kbroker.log.storage.index_entries import AbortedTransaction
 from kbroker.log.storage.open_files import OpenFiles
 from kbroker.log.storage.segment import Segment
@@ -315,10 +315,3 @@ class Segments:
         while self.deleted_files and self.deleted_files[0][0] <= now_ms:
             due.append(self.deleted_files.popleft()[1])
         return due
-
-    def delete_due_files(self, now_ms: int) -> int:
-        """Delete the renamed files that are due. Returns how many."""
-        due = self.take_due_files(now_ms)
-        for path in due:
-            unlink(path)
-        return len(due)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.storage.files import (
     LogFile,
+    file_size,
     list_directory,
     make_read_only,
     read_file,
@@ -26,9 +27,15 @@ from kbroker.log.storage.files import (
 )
 from kbroker.model import StartupError
 from kbroker.protocol.batches.batch_builder import build_batch
-from kbroker.protocol.batches.batch_header import BatchHeader, check_crc, iter_batches
+from kbroker.protocol.batches.batch_header import (
+    BATCH_OVERHEAD,
+    BatchHeader,
+    check_crc,
+    iter_batches,
+    read_batch_header,
+)
 from kbroker.protocol.batches.control_records import ControlType
-from kbroker.protocol.batches.records import iter_records
+from kbroker.protocol.batches.records import Record, iter_records
 from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.raft.control import (
     QuorumConfiguration,
@@ -146,6 +153,27 @@ def read_snapshot(path: Path) -> Snapshot:
     return parse_snapshot(data, path)
 
 
+def read_last_contained_timestamp_ms(path: Path) -> int:
+    """That of a snapshot's file; 0 if its header is missing. Reads only the first batch: damage
+    behind it is found where the whole file is read. Raises StartupError for a missing file or a
+    damaged first batch.
+    """
+    head = read_file(path, BATCH_OVERHEAD)
+    if head is None:
+        raise StartupError(f"{path} is missing")
+    try:
+        header = read_batch_header(head)
+        size_bytes, left = header.size_bytes, file_size(os.fspath(path))
+        if size_bytes > left:  # the length may be damaged: nothing is allocated for it
+            raise StartupError(_damaged(path, f"a batch of {size_bytes} bytes, {left} left"))
+        batch = _checked(read_file(path, size_bytes) or b"", 0, header, path)
+        controls = control_records(batch) if header.is_control else []
+        QuorumConfiguration().after(controls)  # raises for damaged voters or kraft.version
+    except KafkaError as error:
+        raise StartupError(_damaged(path, error.message)) from error
+    return _last_contained_timestamp_ms(controls) or 0
+
+
 def parse_snapshot(data: bytes, path: Path) -> Snapshot:
     """The content of a snapshot's file. path: for the error messages. Raises as `read_snapshot`."""
     configuration = QuorumConfiguration()
@@ -160,16 +188,23 @@ def parse_snapshot(data: bytes, path: Path) -> Snapshot:
                 continue
             controls = control_records(batch)
             configuration = configuration.after(controls)
-            for record in controls:
-                kind = control_kind(record)
-                if kind is ControlType.SNAPSHOT_HEADER and record.value is not None:
-                    timestamp_ms = int.from_bytes(record.value[2:10], "big", signed=True)
-                finished = finished or kind is ControlType.SNAPSHOT_FOOTER
+            found_ms = _last_contained_timestamp_ms(controls)
+            timestamp_ms = timestamp_ms if found_ms is None else found_ms
+            kinds = map(control_kind, controls)
+            finished = finished or ControlType.SNAPSHOT_FOOTER in kinds
     except KafkaError as error:
         raise StartupError(_damaged(path, error.message)) from error
     if not finished:
         raise StartupError(_damaged(path, "it ends without a footer"))
     return Snapshot(configuration, timestamp_ms, records)
+
+
+def _last_contained_timestamp_ms(controls: Sequence[Record]) -> int | None:
+    """That of the snapshot's header; None if it is not among these records."""
+    for record in controls:
+        if control_kind(record) is ControlType.SNAPSHOT_HEADER and record.value is not None:
+            return int.from_bytes(record.value[2:10], "big", signed=True)
+    return None
 
 
 def _checked(data: bytes, position: int, header: BatchHeader, path: Path) -> memoryview:

@@ -34,6 +34,7 @@ from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import KafkaError
 from kbroker.quorum.disk.log_check import check_metadata_log, first_gap
 from kbroker.quorum.disk.quorum_state_file import read_state, write_state
+from kbroker.quorum.disk.snapshot_retention import SnapshotRetention
 from kbroker.quorum.disk.snapshots import (
     FetchedSnapshot,
     Snapshot,
@@ -408,7 +409,7 @@ class QuorumStorage:
             self.snapshots = sorted([*self.snapshots, snapshot_id])
 
     def discard_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Delete a snapshot's file that is not used."""
+        """Delete a snapshot's file that is not used. Blocks; may run in a thread."""
         unlink(self.directory / snapshot_id.file_name)
 
     def fetched_snapshot(self, snapshot_id: SnapshotId) -> FetchedSnapshot:
@@ -428,26 +429,26 @@ class QuorumStorage:
         """Size in bytes; 0 if the file is missing."""
         return file_size(str(self.directory / snapshot_id.file_name))
 
-    def clean(self, now_ms: int) -> None:
-        """Delete the oldest snapshots, and the log before the oldest remaining one, by
-        metadata.max.retention.*; the newest snapshot is kept.
+    def begin_retention(self, now_ms: int) -> SnapshotRetention:
+        """A run of metadata.max.retention.* for a thread; afterwards call `retire`."""
+        return SnapshotRetention(
+            self.directory,
+            self.snapshots,
+            log_bytes=self.log.size_bytes,
+            retention_bytes=self.retention_bytes,
+            retention_ms=self.retention_ms,
+            now_ms=now_ms,
+        )
+
+    def retire(self, deleted: Sequence[SnapshotId], now_ms: int) -> None:
+        """Forget snapshots whose files were deleted, and remove the log before the oldest remaining
+        one. The renames of its segments' files wait in the log's queue.
         """
-        while len(self.snapshots) > 1:
-            oldest, following = self.snapshots[:2]
-            path = self.directory / oldest.file_name
-            size_bytes = self.log.size_bytes + sum(map(self.snapshot_size, self.snapshots))
-            too_large = 0 <= self.retention_bytes < size_bytes
-            age_ms = 0 if too_large else now_ms - _last_timestamp_ms(path)
-            if not too_large and not 0 <= self.retention_ms < age_ms:
-                break
-            self.log.delete_records_before(following.end_offset)
-            unlink(path)
-            del self.snapshots[0]
-            logger.info(
-                "%s: deleted the snapshot %s by retention", self.directory, oldest.file_name
-            )
-        self.log.delete_old_segments(now_ms)
-        self.log.delete_due_files(now_ms)
+        kept = [each for each in self.snapshots if each not in deleted]
+        if len(kept) < len(self.snapshots):  # a fetched snapshot may have replaced them meanwhile
+            self.snapshots = kept
+            self.log.delete_records_before(kept[0].end_offset)
+        self.log.delete_old_segments(now_ms, defer=True)
 
     def close(self) -> None:
         """Close the log."""
@@ -462,17 +463,6 @@ def _stored_batch(batch: memoryview, header: BatchHeader) -> StoredBatch:
         records = [record.value or b"" for record in iter_records(batch, header)]
     epoch = header.partition_leader_epoch
     return StoredBatch(header.base_offset, header.next_offset, epoch, records)
-
-
-def _last_timestamp_ms(path: Path) -> int:
-    """The last timestamp of an old snapshot, for retention; 0 for a damaged or missing one, which
-    is useless for a start and must not block the deletion of later ones.
-    """
-    try:
-        return read_snapshot(path).last_contained_timestamp_ms
-    except StartupError as error:
-        logger.warning("%s; treating it as older than the retention time", error)
-        return 0
 
 
 def storage_from_config(

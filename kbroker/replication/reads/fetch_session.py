@@ -96,7 +96,7 @@ class FetchSessionCache:
     """All sessions of a broker, least recently used first. slots:
     max.incremental.fetch.session.cache.slots. memory: charged for them, from its share for kept
     bytes. close: takes the steps in which a session of perhaps very many partitions is closed, the
-    first one at once.
+    first one at once. evictions: sessions closed for other sessions or for memory, so far.
     """
 
     __slots__ = ("_close", "_memory", "_random", "_sessions", "evictions", "slots")

@@ -139,10 +139,16 @@ def _directories(out: Exposition, services: Services) -> Iterator[str]:
         "1 for a failed log directory",
         [(labels(logdirectory=path), int(path in offline)) for path in logs.config.log_dirs],
     )
+    sessions = services.replicas.sessions
     yield out.gauge(
         "kafka_server_fetchsessioncache_numincrementalfetchsessions",
         "Fetch sessions",
-        len(services.replicas.sessions),
+        len(sessions),
+    )
+    yield out.counter(
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions",
+        "Fetch sessions closed for a new one or for memory",
+        sessions.evictions,
     )
 
 

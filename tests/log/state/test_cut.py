@@ -153,6 +153,24 @@ def test_a_log_that_was_let_go_is_not_cut_for_its_owner(log: PartitionLog) -> No
     assert not told
 
 
+def test_a_log_that_is_let_go_during_the_cut_is_not_cut_for_its_owner(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = truncation.sync_directory
+
+    def sync(path: Path) -> None:
+        log.release()
+        original(path)
+
+    monkeypatch.setattr(truncation, "sync_directory", sync)
+    told: list[int] = []
+    cut = begin(log, 12, then=lambda: told.append(1))
+    cut.work()
+    assert log.closed
+    cut.end(None)
+    assert not told and log.log_end_offset == 36
+
+
 def test_a_configuration_that_changes_meanwhile_counts(log: PartitionLog) -> None:
     cut = begin(log, 25)
     config = log.config

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.state.rolling import begin_roll, roll_now, settle_jobs, settle_roll
+from kbroker.log.storage import segment
 from kbroker.log.storage.files import LogDirectoryError
 from tests.log.state.logs import NOW_MS, append, open_log
 
@@ -77,6 +78,25 @@ def test_the_owner_of_the_log_is_told_once(log: PartitionLog) -> None:
     assert told == []
     settle_jobs(log)
     assert told == [log]
+
+
+def test_a_log_that_is_released_during_a_roll_gets_no_segment(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = segment.create_file
+    told: list[PartitionLog] = []
+    log.on_rolled = told.append
+    roll = begin_roll(log, NOW_MS, 3)
+
+    def release(path: str, size: int = 0) -> None:
+        log.release()
+        create(path, size)
+
+    monkeypatch.setattr(segment, "create_file", release)
+    roll.work()
+    assert log.closed
+    roll.end(None)
+    assert told == [] and log.segments.base_offsets == [0]
 
 
 def test_the_index_interval_may_have_changed_meanwhile(log: PartitionLog) -> None:

@@ -13,6 +13,7 @@ from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError
 from kbroker.protocol.batches.batch_builder import build_batch
+from tests.log.open_log import delete_due_files
 from tests.log.state.logs import NOW_MS, append, open_log, produce
 
 
@@ -141,10 +142,10 @@ def test_snapshots_go_with_their_segments(log: PartitionLog) -> None:
     remove_segments(log, [log.segments[2]], now_ms=NOW_MS)
     assert log.snapshots.offsets == [10]
     due = NOW_MS + log.config.file_delete_delay_ms
-    assert log.delete_due_files(due - 1) == 0
+    assert delete_due_files(log.segments, due - 1) == 0
     names_before = {path.name for path in log.directory.iterdir()}
     assert names.offset_name(20, names.SNAPSHOT) + names.DELETED in names_before
-    assert log.delete_due_files(due) == 4
+    assert delete_due_files(log.segments, due) == 4
     assert not list(log.directory.glob("*.deleted"))
 
 

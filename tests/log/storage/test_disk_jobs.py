@@ -117,6 +117,21 @@ def test_a_job_of_a_closed_log_is_not_told() -> None:
     assert notes == []
 
 
+def test_a_job_that_runs_while_the_log_is_closed_is_not_told() -> None:
+    class Closing(Noted):
+        def run(self) -> None:
+            super().run()
+            jobs.drop()
+
+    notes: list[str] = []
+    jobs = DiskJobs("")
+    jobs.add(job := Closing("a", notes))
+    jobs.add(Noted("b", notes))
+    jobs.work()
+    jobs.end(job, None)
+    assert notes == ["run a"] and jobs.is_idle
+
+
 def test_only_names_are_pending_names() -> None:
     jobs = DiskJobs("")
     jobs.add(Noted("a", []))

@@ -16,6 +16,7 @@ from kbroker.model import InvariantError
 from kbroker.protocol.batches.batch_builder import build_batch
 from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
 from kbroker.settings.views.log_config import LogConfig
+from tests.log.open_log import delete_due_files
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=100_000, segment_index_bytes=4096, index_interval_bytes=100)
@@ -145,8 +146,8 @@ def test_removed_files_are_renamed_by_a_job_and_deleted_when_due(
     jobs.settle()
     deleted = sorted(path.name for path in tmp_path.glob("*.deleted"))
     assert deleted == [f"{0:020d}.{kind}.deleted" for kind in ("index", "log", "timeindex")]
-    assert segments.delete_due_files(NOW_MS + 99) == 0
-    assert segments.delete_due_files(NOW_MS + 100) == 3
+    assert delete_due_files(segments, NOW_MS + 99) == 0
+    assert delete_due_files(segments, NOW_MS + 100) == 3
     assert not list(tmp_path.glob("*.deleted"))
     with pytest.raises(InvariantError, match="is no segment of this log"):
         segments.remove([removed], due_ms=NOW_MS)

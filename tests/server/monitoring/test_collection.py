@@ -184,6 +184,26 @@ def _refused(context: object, request: object) -> None:
     raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
+def test_evicted_fetch_sessions_are_counted() -> None:
+    name = "kafka_server_fetchsessioncache"
+    settings = {LISTENER: "127.0.0.1:0", "max.incremental.fetch.session.cache.slots": "1"}
+    with EmbeddedBroker(settings) as broker:
+        broker.create_topic("prices", partitions=1)
+        wanted = FetchRequest.FetchPartition(partition=0, partition_max_bytes=1 << 20)
+        topic = FetchRequest.FetchTopic(topic="prices", partitions=[wanted])
+        evictions = []
+        with connect(broker) as connection:
+            for replica_id in (-1, 7):  # a follower's session evicts a client's
+                fetch = FetchRequest(
+                    replica_id=replica_id, max_wait_ms=0, session_epoch=0, topics=[topic]
+                )
+                call(connection, fetch, 11)
+                found = samples(scrape(broker))
+                assert found[f"{name}_numincrementalfetchsessions",] == 1
+                evictions.append(found[f"{name}_incrementalfetchsessionevictions_total",])
+        assert evictions == [0, 1]
+
+
 def test_counts_of_the_broker_do_not_go_back(broker: EmbeddedBroker) -> None:
     broker.create_topic("passing", partitions=1)
     with connect(broker) as connection:
