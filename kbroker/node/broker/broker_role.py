@@ -25,8 +25,8 @@ from kbroker.broker.live_brokers import LiveBrokers
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.controller.partitions.partition_change import CORDONED_DIRECTORIES_LEVEL
 from kbroker.log.manager import LogManager
+from kbroker.metadata.features import CORDONED_DIRECTORIES_LEVEL
 from kbroker.metadata.image import Endpoint, MetadataImage
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
