@@ -19,14 +19,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.broker.controller_channel import BrokerChannel, LocalControllerChannel
 from kbroker.broker.node_to_controller import NodeToController
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError
 from kbroker.node.broker.broker_role import BrokerRole
-from kbroker.node.broker.controller_connection import build_node_to_controller
+from kbroker.node.broker.controller_connection import (
+    build_node_to_controller,
+    controller_channel,
+)
 from kbroker.node.broker.dynamic_config import DynamicConfig
 from kbroker.node.broker.quotas import enforce_client_quotas, follow_connection_rates
 from kbroker.node.controller_role import ControllerRole
@@ -36,7 +38,6 @@ from kbroker.node.loop.timers import LoopTimers
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
-from kbroker.ports import Deferred
 from kbroker.quorum.formatting.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.dispatch import Dispatcher
@@ -259,7 +260,13 @@ class Broker:
             memory=self.memory,
             logs=logs,
             log=log,
-            channel=partial(self._controller_channel, log, to_controller),
+            channel=partial(
+                controller_channel,
+                self.config,
+                None if self._controller is None else self._controller.service,
+                to_controller,
+                log.loader,
+            ),
             fail=self.fail,
         )
         await servers.bind_wanted()
@@ -272,28 +279,6 @@ class Broker:
         ]
         await self._role.start(servers.endpoints((*own, *added)))
         await self._open_broker(servers, to_controller)
-
-    def _controller_channel(
-        self,
-        log: MetadataLog,
-        to_controller: NodeToController,
-        *,
-        when_applied: Callable[[], Deferred[None]],
-    ) -> BrokerChannel:
-        """A node that is its whole cluster calls its controller in the process. Any other broker
-        sends requests to the active controller over the wire, even if that is in the same node;
-        only then are the requests imported.
-        """
-        if self.config.is_whole_cluster and self._controller is not None:
-            return LocalControllerChannel(self._controller.service, when_applied=when_applied)
-        from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
-
-        return RemoteControllerChannel(
-            self.config,
-            to_controller,
-            cluster_id=log.loader.image.cluster_id,
-            metadata_offset=lambda: log.loader.image.offset,
-        )
 
     async def _open_controller(
         self, servers: NodeServers, controllers: ControllerDispatchers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from kbroker.broker.controller_channel import (
     BrokerChannel,
     BrokerRegistrationData,
-    LocalControllerChannel,
+    ControllerChannel,
 )
 from kbroker.broker.directory_assignments import LogDirectoryReporter
 from kbroker.broker.hosted_replicas import HostedReplicas
@@ -72,9 +72,13 @@ logger = logging.getLogger(__name__)
 
 
 class ChannelFactory(Protocol):
-    """Makes this broker's channel to the active controller."""
+    """Makes this broker's channel to the active controller. The second value is the same channel if
+    it also answers requests of clients, None if those are forwarded.
+    """
 
-    def __call__(self, *, when_applied: Callable[[], Deferred[None]]) -> BrokerChannel: ...
+    def __call__(
+        self, *, when_applied: Callable[[], Deferred[None]]
+    ) -> tuple[BrokerChannel, ControllerChannel | None]: ...
 
 
 class BrokerRole:
@@ -116,6 +120,7 @@ class BrokerRole:
         self._replication: BrokerReplication | None = None
         self._peers: PeerCoordinators | None = None
         self._services: Services | None = None
+        self._local_controller: ControllerChannel | None = None
         self.is_started = False
 
     @property
@@ -144,7 +149,7 @@ class BrokerRole:
         possibly of a former leader, may lack topics that have logs here. Raises StartupError if the
         controller does not register this broker.
         """
-        channel = self._make_channel(when_applied=self._when_applied)
+        channel, self._local_controller = self._make_channel(when_applied=self._when_applied)
         self._logs.read_broker_epochs()
         self.lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
         try:
@@ -353,7 +358,7 @@ class BrokerRole:
             node_id=config.node_id,
             cluster_id=self.metadata.image.cluster_id,
             timers=timers,
-            local_controller=channel if isinstance(channel, LocalControllerChannel) else None,
+            local_controller=self._local_controller,
             channel=channel,
             metadata=self.metadata,
             replicas=replicas,
