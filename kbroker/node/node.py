@@ -76,6 +76,7 @@ class Broker:
         self._handlers = handlers
         self._servers: NodeServers | None = None
         self._failed = asyncio.Event()
+        self._joining: asyncio.Timeout | None = None
         self._stopped = False
         self._releasing: asyncio.Future[None] | None = None
         self._logs: LogManager | None = None
@@ -146,12 +147,15 @@ class Broker:
                 exc_info=None if is_fault_of_disk else error,
             )
             self._failed.set()
+            if self._joining is not None:  # end what waits in `_join_cluster`
+                self._joining.reschedule(asyncio.get_running_loop().time())
 
     # start
 
     async def start(self) -> None:
-        """Start in order. Raises StartupError for problems that the user can fix. After an error,
-        or if the start is cancelled, nothing stays open or locked.
+        """Start in order. Raises StartupError for problems that the user can fix, disk faults among
+        them, and the error of `fail` if the broker fails meanwhile. After an error, or if the start
+        is cancelled, nothing stays open or locked.
         """
         try:
             await self._start()
@@ -229,10 +233,7 @@ class Broker:
         await log.start()
         if config.is_single_node:
             _check_voters(config, log.driver.voter_ids)
-        if self._controller is not None:
-            await self._controller.start()
-        if config.is_broker:
-            await self._start_broker(servers, timers, logs, log, to_controller)
+        await self._join_cluster(servers, timers, logs, log, to_controller)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
 
     def _follow_settings(self, log: MetadataLog, servers: NodeServers, logs: LogManager) -> None:
@@ -244,6 +245,32 @@ class Broker:
 
     def _services_of(self, controller: ControllerRole) -> ControllerServices:
         return controller.services(self.memory, self.dynamic, self.resources.set_log_level)
+
+    async def _join_cluster(
+        self,
+        servers: NodeServers,
+        timers: LoopTimers,
+        logs: LogManager,
+        log: MetadataLog,
+        to_controller: NodeToController,
+    ) -> None:
+        """Start the roles. Raises the failure of this broker if it fails meanwhile: the roles would
+        wait for ever for a metadata log that has failed, because proposals fail with NOT_CONTROLLER
+        then, which is retried.
+        """
+        try:
+            async with asyncio.timeout(None) as self._joining:
+                if self._controller is not None and self.failure is None:
+                    await self._controller.start()
+                if self.config.is_broker and self.failure is None:
+                    await self._start_broker(servers, timers, logs, log, to_controller)
+        except Exception:
+            if self.failure is None:
+                raise
+        finally:
+            self._joining = None
+        if self.failure is not None:
+            raise self.failure
 
     async def _start_broker(
         self,

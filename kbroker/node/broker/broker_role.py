@@ -27,7 +27,7 @@ from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
 from kbroker.log.manager import LogManager
 from kbroker.metadata.features import CORDONED_DIRECTORIES_LEVEL
-from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.image import Endpoint
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
 from kbroker.node.broker.controlled_shutdown import leave_cluster
@@ -184,7 +184,8 @@ class BrokerRole:
         if failed:
             await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
         await as_future(lifecycle.unfence())
-        await as_future(self._when_unfenced_here(lifecycle.broker_epoch))
+        self._log.loader.on_image(lifecycle.on_image)
+        await as_future(lifecycle.when_unfenced_here())
         # only now, so that each partition is hosted once, in its new leader epoch
         self._log.loader.on_image(self._build_listener(services).on_image)
         await as_future(replicas.when_applied())
@@ -211,22 +212,6 @@ class BrokerRole:
     def _when_applied(self) -> Deferred[None]:
         """Resolves once all images published so far are applied."""
         return Deferred.of(None) if self._replicas is None else self._replicas.when_applied()
-
-    def _when_unfenced_here(self, broker_epoch: int) -> Deferred[None]:
-        """Resolves once this node's own metadata has the broker unfenced: until then its clients
-        would see a cluster without it.
-        """
-        unfenced: Deferred[None] = Deferred()
-
-        def look(_: MetadataImage, new: MetadataImage) -> None:
-            broker = new.brokers.get(self._config.node_id)
-            if unfenced.done or broker is None or broker.epoch != broker_epoch:
-                return
-            if not broker.fenced:
-                unfenced.resolve(None)
-
-        self._log.loader.on_image(look)
-        return unfenced
 
     async def _load_logs(self) -> None:
         self._loading = asyncio.get_running_loop().run_in_executor(
