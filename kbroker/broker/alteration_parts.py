@@ -6,7 +6,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kbroker.broker.controller_channel import BrokerChannel
 from kbroker.controller.configs.configs import (
@@ -20,23 +20,13 @@ from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.time_slices import Steps
 
-ALTERATIONS_PER_PART: Final = 64
-"""Settings that the controller of this node decides on in one step, with a weight of one for their
-resource.
-"""
-
-FORWARDED_ALTERATIONS: Final = 512
-FORWARDED_BYTES: Final = 128 * 1024
-"""What is passed on to another node at a time."""
-
 
 class AlterationParts:
-    """The parts of one request. A controller of this node gets all of them at once, so that one
-    write is for all; another node gets one after the other.
+    """The parts of one request.
 
-    channel: to the active controller. client: in whose name. incremental, validate_only,
-    from_broker: see `Alterations`. is_remote: the controller is another node. max_bytes: the
-    largest request that can be passed on.
+    channel: to the active controller; says how large the parts are, and whether they wait for each
+    other. client: in whose name. incremental, validate_only, from_broker: see `Alterations`.
+    max_bytes: the largest request that can be passed on to another node.
     """
 
     __slots__ = (
@@ -45,8 +35,7 @@ class AlterationParts:
         "_client",
         "_from_broker",
         "_incremental",
-        "_is_remote",
-        "_max_alterations",
+        "_limits",
         "_max_bytes",
         "_part",
         "_size_bytes",
@@ -62,7 +51,6 @@ class AlterationParts:
         incremental: bool,
         validate_only: bool,
         from_broker: bool,
-        is_remote: bool,
         max_bytes: int,
     ) -> None:
         self._channel = channel
@@ -70,8 +58,7 @@ class AlterationParts:
         self._incremental = incremental
         self._validate_only = validate_only
         self._from_broker = from_broker
-        self._is_remote = is_remote
-        self._max_alterations = FORWARDED_ALTERATIONS if is_remote else ALTERATIONS_PER_PART
+        self._limits = channel.alteration_limits
         self._max_bytes = max_bytes
         self._part: dict[int, AlteredResource] = {}
         self._weight = self._size_bytes = 0
@@ -81,16 +68,16 @@ class AlterationParts:
         """The next resource, with its place in the request. Raises KafkaError for one that is too
         large to be passed on.
         """
+        limits = self._limits
         weight, size_bytes = 1 + len(resource.alterations), 0
-        if self._is_remote:
+        is_full = self._weight + weight > limits.settings
+        if limits.size_bytes is not None:
             size_bytes = sum(map(_size_of, resource.alterations))
             if size_bytes > self._max_bytes:
                 message = "The settings of a resource are too large to be passed on."
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
-        if self._part and (
-            self._weight + weight > self._max_alterations
-            or self._size_bytes + size_bytes > FORWARDED_BYTES
-        ):
+            is_full = is_full or self._size_bytes + size_bytes > limits.size_bytes
+        if self._part and is_full:
             yield from self._submit()
         self._part[place] = resource
         self._weight += weight
@@ -106,7 +93,7 @@ class AlterationParts:
         answer = self._channel.alter_configs(request, self._client)
         self._asked.append((tuple(self._part), answer))
         self._part, self._weight, self._size_bytes = {}, 0, 0
-        yield None if answer.done or not self._is_remote else answer
+        yield None if answer.done or not self._limits.one_at_a_time else answer
 
     def outcomes(
         self,

@@ -13,7 +13,7 @@ contains it, and fails with BROKER_NOT_AVAILABLE if this broker stops first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -61,6 +61,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+ALTERATIONS_PER_PART: Final = 64
+"""Settings that a controller of this node decides on in one step, with a weight of one for their
+resource.
+"""
+
 
 class BrokerRegistrationData(msgspec.Struct, frozen=True):
     """The registration of a broker (BrokerRegistrationRequest).
@@ -101,6 +106,22 @@ class BrokerRegistrationData(msgspec.Struct, frozen=True):
             log_dirs=list(self.log_dirs),
             previous_broker_epoch=self.previous_broker_epoch,
         )
+
+
+class AlterationLimits(msgspec.Struct, frozen=True):
+    """The parts of a request that alters many settings (`alteration_parts`).
+
+    settings: at most in one part, with a weight of one for each resource. size_bytes: at most in
+    one part, on the wire; None if it goes over no wire. one_at_a_time: whether a part waits for the
+    response to the previous one.
+    """
+
+    settings: int
+    size_bytes: int | None = None
+    one_at_a_time: bool = False
+
+
+LOCAL_LIMITS: Final = AlterationLimits(ALTERATIONS_PER_PART)
 
 
 class BrokerChannel(Protocol):
@@ -148,6 +169,11 @@ class BrokerChannel(Protocol):
 
     # Settings that it has checked.
 
+    @property
+    def alteration_limits(self) -> AlterationLimits:
+        """The parts that `alter_configs` takes."""
+        ...
+
     def alter_configs(
         self, request: Alterations, client: ClientIdentity
     ) -> Deferred[list[AlterationOutcome]]:
@@ -177,6 +203,13 @@ class BrokerChannel(Protocol):
         """Create `__consumer_offsets`, `__transaction_state` or `__share_group_state` as
         configured, unless it exists. Resolves with NONE once it is in the image, otherwise with the
         error of CreateTopics.
+        """
+        ...
+
+    def request_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """Create an internal topic for a client that repeats its request until the topic exists.
+        Resolves when the client is to be answered: as `ensure_internal_topic` if this node is its
+        whole cluster, otherwise with NONE at once.
         """
         ...
 
@@ -403,6 +436,15 @@ class LocalControllerChannel:
         return self._applied(
             self._service.submit(lambda controller, now_ms: controller.ensure_internal_topic(name))
         )
+
+    def request_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """See BrokerChannel."""
+        return self.ensure_internal_topic(name)
+
+    @property
+    def alteration_limits(self) -> AlterationLimits:
+        """See BrokerChannel. Parts are not waited for, so that one write is for all of them."""
+        return LOCAL_LIMITS
 
     def alter_configs(
         self, request: Alterations, client: ClientIdentity

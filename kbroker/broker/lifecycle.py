@@ -24,6 +24,7 @@ import msgspec
 
 from kbroker.broker.controller_channel import BrokerChannel, BrokerRegistrationData
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
+from kbroker.metadata.image import MetadataImage
 from kbroker.model import NO_BROKER_EPOCH, Uuid
 from kbroker.ports import Deferred, TimerHandle, Timers, broker_stopping
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -296,6 +297,7 @@ class BrokerLifecycle:
         self._registered = Deferred[int]()
         self._caught_up = Deferred[None]()
         self._unfenced = Deferred[None]()
+        self._unfenced_here = Deferred[None]()
         self._shut_down = Deferred[None]()
         self._is_closed = False
 
@@ -333,6 +335,20 @@ class BrokerLifecycle:
         self._carry_out(self._core.unfence(self._timers.monotonic_ms()))
         return self._unfenced
 
+    def when_unfenced_here(self) -> Deferred[None]:
+        """Resolves once an image passed to `on_image` has this broker unfenced: until then its
+        clients would see a cluster without it.
+        """
+        return self._unfenced_here
+
+    def on_image(self, _: MetadataImage, new: MetadataImage) -> None:
+        """This node's own metadata has changed."""
+        broker = new.brokers.get(self._node_id)
+        if self._unfenced_here.done or broker is None or broker.epoch != self.broker_epoch:
+            return
+        if not broker.fenced:
+            self._unfenced_here.resolve(None)
+
     def shut_down(self) -> Deferred[None]:
         """Controlled shutdown, before the logs close: resolves once the controller has moved all
         leaderships away and fenced this broker. Fails with REQUEST_TIMED_OUT if no heartbeat has
@@ -345,7 +361,14 @@ class BrokerLifecycle:
         """Send nothing more; what was not completed fails with BROKER_NOT_AVAILABLE."""
         self._is_closed = True
         self._cancel_timer()
-        for deferred in (self._registered, self._caught_up, self._unfenced, self._shut_down):
+        pending = (
+            self._registered,
+            self._caught_up,
+            self._unfenced,
+            self._unfenced_here,
+            self._shut_down,
+        )
+        for deferred in pending:
             if not deferred.done:
                 deferred.on_done(lambda _: None, lambda _: None)  # the caller may have given up
                 deferred.fail(broker_stopping())

@@ -44,11 +44,7 @@ from kbroker.controller.result import (
     check_record_count,
     free_of_charge,
 )
-from kbroker.metadata.configs import (
-    StaticConfig,
-    TopicSettings,
-    cluster_min_insync_record,
-)
+from kbroker.metadata.configs import StaticConfig, TopicSettings
 from kbroker.metadata.delta import MetadataDelta
 from kbroker.metadata.image import (
     ELIGIBLE_LEADER_REPLICAS,
@@ -216,7 +212,7 @@ class Controller:
             and r.feature_level > 0
             for r in records
         )
-        extra = [cluster_min_insync_record(self._settings)] if elr else []
+        extra = [feature_updates.cluster_min_insync_record(self._settings)] if elr else []
         begin = BeginTransactionRecord(name="Bootstrap records")
         return ControllerResult([begin, *records, *extra, EndTransactionRecord()], None)
 
@@ -465,7 +461,7 @@ class Controller:
             feature_updates.FeatureSupport(self.image, self.node_id, voters, quorum),
             request,
             api_version=api_version,
-            min_insync=cluster_min_insync_record(self._settings),
+            min_insync=feature_updates.cluster_min_insync_record(self._settings),
         )
 
     # Producer ids.

@@ -24,3 +24,6 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
 
 REGISTRATION_LEVEL: Final = 15
 """metadata.version (3.7-IV0) from which controllers register (KIP-919)."""
+
+CORDONED_DIRECTORIES_LEVEL: Final = 30
+"""metadata.version (4.3-IV0) from which registrations have the cordoned directories."""

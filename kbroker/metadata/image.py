@@ -83,15 +83,6 @@ def has_online_directory(broker: BrokerRegistration, directory_id: Uuid) -> bool
     return not broker.log_dirs or directory_id in broker.log_dirs
 
 
-def default_directory(broker: BrokerRegistration | None) -> Uuid:
-    """The directory of a new replica on that broker (None: not registered), if it is known: a
-    broker with several directories chooses one itself and reports it.
-    """
-    if broker is None or len(broker.log_dirs) > 1:
-        return UNASSIGNED_DIRECTORY
-    return broker.log_dirs[0] if broker.log_dirs else MIGRATING_DIRECTORY
-
-
 class ControllerRegistration(msgspec.Struct, frozen=True):
     """The registration of a controller (KIP-919)."""
 

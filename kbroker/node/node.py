@@ -19,14 +19,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.broker.controller_channel import BrokerChannel, LocalControllerChannel
 from kbroker.broker.node_to_controller import NodeToController
 from kbroker.log.manager import LogManager
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.metadata.loader import MetadataLoader
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError
 from kbroker.node.broker.broker_role import BrokerRole
-from kbroker.node.broker.controller_connection import build_node_to_controller
+from kbroker.node.broker.controller_connection import (
+    build_node_to_controller,
+    controller_channel,
+)
 from kbroker.node.broker.dynamic_config import DynamicConfig
 from kbroker.node.broker.quotas import enforce_client_quotas, follow_connection_rates
 from kbroker.node.controller_role import ControllerRole
@@ -36,7 +38,6 @@ from kbroker.node.loop.timers import LoopTimers
 from kbroker.node.metadata_log import MetadataLog
 from kbroker.node.resources import NodeResources
 from kbroker.node.servers import NodeServers
-from kbroker.ports import Deferred
 from kbroker.quorum.formatting.format import ensure_formatted
 from kbroker.server.api_handler import ApiHandler
 from kbroker.server.dispatch import Dispatcher
@@ -75,6 +76,7 @@ class Broker:
         self._handlers = handlers
         self._servers: NodeServers | None = None
         self._failed = asyncio.Event()
+        self._joining: asyncio.Timeout | None = None
         self._stopped = False
         self._releasing: asyncio.Future[None] | None = None
         self._logs: LogManager | None = None
@@ -145,12 +147,15 @@ class Broker:
                 exc_info=None if is_fault_of_disk else error,
             )
             self._failed.set()
+            if self._joining is not None:  # end what waits in `_join_cluster`
+                self._joining.reschedule(asyncio.get_running_loop().time())
 
     # start
 
     async def start(self) -> None:
-        """Start in order. Raises StartupError for problems that the user can fix. After an error,
-        or if the start is cancelled, nothing stays open or locked.
+        """Start in order. Raises StartupError for problems that the user can fix, disk faults among
+        them, and the error of `fail` if the broker fails meanwhile. After an error, or if the start
+        is cancelled, nothing stays open or locked.
         """
         try:
             await self._start()
@@ -228,10 +233,7 @@ class Broker:
         await log.start()
         if config.is_single_node:
             _check_voters(config, log.driver.voter_ids)
-        if self._controller is not None:
-            await self._controller.start()
-        if config.is_broker:
-            await self._start_broker(servers, timers, logs, log, to_controller)
+        await self._join_cluster(servers, timers, logs, log, to_controller)
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
 
     def _follow_settings(self, log: MetadataLog, servers: NodeServers, logs: LogManager) -> None:
@@ -243,6 +245,32 @@ class Broker:
 
     def _services_of(self, controller: ControllerRole) -> ControllerServices:
         return controller.services(self.memory, self.dynamic, self.resources.set_log_level)
+
+    async def _join_cluster(
+        self,
+        servers: NodeServers,
+        timers: LoopTimers,
+        logs: LogManager,
+        log: MetadataLog,
+        to_controller: NodeToController,
+    ) -> None:
+        """Start the roles. Raises the failure of this broker if it fails meanwhile: the roles would
+        wait for ever for a metadata log that has failed, because proposals fail with NOT_CONTROLLER
+        then, which is retried.
+        """
+        try:
+            async with asyncio.timeout(None) as self._joining:
+                if self._controller is not None and self.failure is None:
+                    await self._controller.start()
+                if self.config.is_broker and self.failure is None:
+                    await self._start_broker(servers, timers, logs, log, to_controller)
+        except Exception:
+            if self.failure is None:
+                raise
+        finally:
+            self._joining = None
+        if self.failure is not None:
+            raise self.failure
 
     async def _start_broker(
         self,
@@ -259,7 +287,13 @@ class Broker:
             memory=self.memory,
             logs=logs,
             log=log,
-            channel=partial(self._controller_channel, log, to_controller),
+            channel=partial(
+                controller_channel,
+                self.config,
+                None if self._controller is None else self._controller.service,
+                to_controller,
+                log.loader,
+            ),
             fail=self.fail,
         )
         await servers.bind_wanted()
@@ -272,28 +306,6 @@ class Broker:
         ]
         await self._role.start(servers.endpoints((*own, *added)))
         await self._open_broker(servers, to_controller)
-
-    def _controller_channel(
-        self,
-        log: MetadataLog,
-        to_controller: NodeToController,
-        *,
-        when_applied: Callable[[], Deferred[None]],
-    ) -> BrokerChannel:
-        """A node that is its whole cluster calls its controller in the process. Any other broker
-        sends requests to the active controller over the wire, even if that is in the same node;
-        only then are the requests imported.
-        """
-        if self.config.is_whole_cluster and self._controller is not None:
-            return LocalControllerChannel(self._controller.service, when_applied=when_applied)
-        from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
-
-        return RemoteControllerChannel(
-            self.config,
-            to_controller,
-            cluster_id=log.loader.image.cluster_id,
-            metadata_offset=lambda: log.loader.image.offset,
-        )
 
     async def _open_controller(
         self, servers: NodeServers, controllers: ControllerDispatchers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from kbroker.broker.topic_creation import InternalTopics, StreamsTopics
+from kbroker.broker.topic_creation import StreamsTopics
 from kbroker.model import InvariantError
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.quotas.client_quotas import ClientQuotas
@@ -148,7 +148,6 @@ class Services(NodeServices, kw_only=True):
     share: Late[ShareServices]
     offload: Offload
     random: Random = msgspec.field(default_factory=Random)
-    internal_topics: InternalTopics = msgspec.field(default_factory=InternalTopics)
     streams_topics: StreamsTopics = msgspec.field(default_factory=StreamsTopics)
     telemetry: Telemetry | None = None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from kbroker.model import StartupError, random_uuid, uuid_to_string
+from kbroker.model import InvariantError, StartupError, random_uuid, uuid_to_string
 from kbroker.node.node import Broker
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
@@ -131,6 +131,9 @@ class SimulatedNode:
             logger.warning("node %d failed to start: %s", self.id, error)
             again = partial(self._start_again, self._process)
             self._loop.call_later(RESTART_S, again, context=Context())
+            return
+        except InvariantError as error:
+            self._failed(self, error)
             return
         self._failed(self, await broker.wait_failed())
 

@@ -78,6 +78,7 @@ class EmbeddedBroker:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._ending: asyncio.Future[bool] | None = None
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -104,7 +105,10 @@ class EmbeddedBroker:
     # start and stop
 
     def start(self) -> Self:
-        """Start and return once the broker listens. Raises StartupError."""
+        """Start and return once the broker listens. Raises StartupError, the error with which the
+        broker failed meanwhile, or TimeoutError after 30 s. After an error nothing stays open or
+        locked, and the temporary folder is deleted.
+        """
         self._raise_failure()
         if self.running:
             raise InvariantError("the embedded broker is already running")
@@ -125,8 +129,7 @@ class EmbeddedBroker:
         try:
             started.result(TIMEOUT_SECONDS)
         except BaseException:
-            self._thread.join(TIMEOUT_SECONDS)
-            self._thread = None
+            self._abandon_start()
             self._remove_data()
             raise
         return self
@@ -253,6 +256,7 @@ class EmbeddedBroker:
                 started.set_exception(error)
 
     async def _serve(self, config: BrokerConfig, started: Future[None]) -> None:
+        self._serving = asyncio.current_task()
         resources = NodeResources(config, max_open_files=self._max_open_files)
         broker = Broker(config, resources=resources)
         loop = asyncio.get_running_loop()
@@ -279,14 +283,28 @@ class EmbeddedBroker:
         self._broker = None
 
     def _end(self, *, clean: bool) -> None:
+        self._end_thread(lambda: self._end_serving(clean=clean))
+
+    def _end_serving(self, *, clean: bool) -> None:
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(clean)
+
+    def _abandon_start(self) -> None:
+        """End a start that has failed or takes too long. A cancelled start closes everything."""
+
+        def abandon() -> None:
+            if self._broker is None and self._serving is not None:
+                self._serving.cancel()
+            else:  # it has succeeded meanwhile
+                self._end_serving(clean=True)
+
+        self._end_thread(abandon)
+
+    def _end_thread(self, end: Callable[[], None]) -> None:
+        """Call end on the broker's thread and wait for the thread to end."""
         thread = self._thread
         if thread is None:
             return
-
-        def end() -> None:
-            if self._ending is not None and not self._ending.done():
-                self._ending.set_result(clean)
-
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(end)

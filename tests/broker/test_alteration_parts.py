@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from kbroker.broker.alteration_parts import (
-    ALTERATIONS_PER_PART,
+from kbroker.broker.alteration_parts import AlterationParts
+from kbroker.broker.controller_channel import ALTERATIONS_PER_PART, LOCAL_LIMITS
+from kbroker.broker.remote.remote_controller_channel import (
     FORWARDED_ALTERATIONS,
     FORWARDED_BYTES,
-    AlterationParts,
+    FORWARDED_LIMITS,
 )
 from kbroker.controller.configs.configs import (
     ALTERED,
@@ -34,7 +35,8 @@ REFUSED = AlterationOutcome(ErrorCode.INVALID_CONFIG, "no such setting")
 class Controller:
     """Keeps what it is asked for, and answers when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_remote: bool) -> None:
+        self.alteration_limits = FORWARDED_LIMITS if is_remote else LOCAL_LIMITS
         self.asked: list[Alterations] = []
         self.answers: list[Deferred[list[AlterationOutcome]]] = []
 
@@ -54,14 +56,13 @@ class Controller:
         self.answers[-1].resolve(outcomes)
 
 
-def parts_to(controller: Controller, *, is_remote: bool) -> AlterationParts:
+def parts_to(controller: Controller) -> AlterationParts:
     return AlterationParts(
         cast(Any, controller),
         CLIENT,
         incremental=True,
         validate_only=False,
         from_broker=True,
-        is_remote=is_remote,
         max_bytes=1 << 20,
     )
 
@@ -79,10 +80,10 @@ def altered(parts: AlterationParts, resources: list[AlteredResource]) -> Generat
 
 
 def test_another_node_gets_one_part_after_the_other() -> None:
-    controller = Controller()
+    controller = Controller(is_remote=True)
     half = FORWARDED_ALTERATIONS // 2
     resources = [topic("a", settings=half), topic("bad", settings=half), topic("c")]
-    steps = altered(parts_to(controller, is_remote=True), resources)
+    steps = altered(parts_to(controller), resources)
     assert next(steps) is controller.answers[0]
     assert [each.name for each in controller.asked[0].resources] == ["a"]
     controller.answer()
@@ -95,24 +96,24 @@ def test_another_node_gets_one_part_after_the_other() -> None:
 
 
 def test_the_controller_of_this_node_gets_all_parts_at_once() -> None:
-    controller = Controller()
+    controller = Controller(is_remote=False)
     resources = [topic(f"t{number}") for number in range(ALTERATIONS_PER_PART)]
-    steps = altered(parts_to(controller, is_remote=False), resources)
+    steps = altered(parts_to(controller), resources)
     assert [next(steps), next(steps)] == [None, None]
     assert [len(each.resources) for each in controller.asked] == [ALTERATIONS_PER_PART // 2] * 2
     assert next(steps) is controller.answers[0]
 
 
 def test_a_part_for_another_node_is_bounded_in_bytes() -> None:
-    controller = Controller()
+    controller = Controller(is_remote=True)
     large = topic("large", value="x" * (FORWARDED_BYTES - 100))
-    steps = altered(parts_to(controller, is_remote=True), [large, topic("t", value="x" * 100)])
+    steps = altered(parts_to(controller), [large, topic("t", value="x" * 100)])
     assert next(steps) is controller.answers[0]
     assert [each.name for each in controller.asked[0].resources] == ["large"]
 
 
 def test_a_resource_that_no_envelope_holds_is_refused() -> None:
-    parts = parts_to(Controller(), is_remote=True)
+    parts = parts_to(Controller(is_remote=True))
     with pytest.raises(KafkaError) as refused:
         next(altered(parts, [topic("t", value="x" * (1 << 20))]))
     assert refused.value.code is ErrorCode.POLICY_VIOLATION

@@ -92,6 +92,10 @@ UPDATE = UpdateFeaturesRequest(
             id="internal topic",
         ),
         pytest.param(
+            lambda channel: channel.request_internal_topic("__consumer_offsets"),
+            id="internal topic that a client needs",
+        ),
+        pytest.param(
             lambda channel: channel.alter_configs(Alterations([ALTERED], incremental=True), CLIENT),
             id="IncrementalAlterConfigs",
         ),

@@ -23,6 +23,7 @@ from kbroker.broker.lifecycle import (
     Unfenced,
 )
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
+from kbroker.metadata.image import BrokerRegistration, MetadataImage
 from kbroker.model import Uuid
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -420,6 +421,30 @@ def test_a_broker_that_was_replaced_says_so(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+def registration(*, epoch: int, fenced: bool, broker_id: int = 1) -> MetadataImage:
+    broker = BrokerRegistration(broker_id, epoch, bytes(16), {}, fenced=fenced)
+    return MetadataImage(brokers={broker_id: broker})
+
+
+def test_unfenced_here_once_the_nodes_own_metadata_says_so() -> None:
+    world = World()
+    world.lifecycle.start()
+    world.channel.registrations[0].resolve(EPOCH)
+    unfenced = world.lifecycle.when_unfenced_here()
+    before = MetadataImage()
+    for image in (
+        before,
+        registration(epoch=EPOCH, fenced=False, broker_id=2),
+        registration(epoch=EPOCH - 1, fenced=False),
+        registration(epoch=EPOCH, fenced=True),
+    ):
+        world.lifecycle.on_image(before, image)
+        assert not unfenced.done
+    for _ in range(2):
+        world.lifecycle.on_image(before, registration(epoch=EPOCH, fenced=False))
+        assert unfenced.done and unfenced.error is None
+
+
 def test_close_fails_what_waits_and_sends_nothing_more() -> None:
     world = World()
     started = world.lifecycle.start()
@@ -428,3 +453,19 @@ def test_close_fails_what_waits_and_sends_nothing_more() -> None:
     world.channel.registrations[0].fail(NOT_CONTROLLER)
     world.timers.advance(TIMEOUT_MS)
     assert len(world.channel.registrations) == 1
+
+
+def test_close_fails_every_wait_of_a_start() -> None:
+    """Also for this node's metadata, which may never change again."""
+    world = World()
+    world.lifecycle.start()
+    world.channel.registrations[0].resolve(EPOCH)
+    waits = [
+        world.lifecycle.when_caught_up(),
+        world.lifecycle.unfence(),
+        world.lifecycle.when_unfenced_here(),
+    ]
+    world.lifecycle.close()
+    codes = [None if wait.error is None else wait.error.code for wait in waits]
+    assert codes == [ErrorCode.BROKER_NOT_AVAILABLE] * 3
+    world.lifecycle.on_image(MetadataImage(), registration(epoch=EPOCH, fenced=False))

@@ -15,7 +15,6 @@ from kbroker.metadata.image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
-    default_directory,
     has_online_directory,
     metric_name,
 )
@@ -40,16 +39,6 @@ def test_which_directories_count_as_online(directory: bytes, online: bool) -> No
     assert has_online_directory(broker, directory) is online
     unknown = replace(broker, log_dirs=())
     assert has_online_directory(unknown, directory) is (directory != LOST_DIRECTORY)
-
-
-@pytest.mark.parametrize(
-    ("log_dirs", "directory"),
-    [((D1,), D1), ((D1, D2), UNASSIGNED_DIRECTORY), ((), MIGRATING_DIRECTORY)],
-)
-def test_the_directory_of_a_new_replica(log_dirs: tuple[bytes, ...], directory: bytes) -> None:
-    broker = BrokerRegistration(1, 1, bytes(16), {}, log_dirs=log_dirs)
-    assert default_directory(broker) == directory
-    assert default_directory(None) == UNASSIGNED_DIRECTORY
 
 
 def test_the_racks_of_partitions() -> None:

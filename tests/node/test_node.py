@@ -10,11 +10,13 @@ from typing import Final
 
 import pytest
 
+from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.client.connection import BrokerConnection
 from kbroker.controller.registration import registration_request
 from kbroker.metadata.image import Endpoint
-from kbroker.model import StartupError
+from kbroker.model import InvariantError, StartupError
 from kbroker.node.node import Broker
+from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.configs import (
@@ -40,7 +42,9 @@ from kbroker.protocol.messages.metadata import (
 from kbroker.server.handlers import all_handlers, controller_handlers, forwarded_apis
 from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.tables.keys import ResourceType
+from tests.node.broken_disk import break_metadata_log
 
+ALONE: Final = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 BOTH: Final = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
     "controller.listener.names": "CONTROLLER",
@@ -98,6 +102,53 @@ def test_a_start_whose_loop_ends_is_closed_without_a_wait(tmp_path: Path) -> Non
         running.kill()
 
     asyncio.run(script())
+
+
+@pytest.mark.parametrize("properties", [ALONE, BOTH], ids=["local", "remote"])
+@pytest.mark.parametrize("writes", range(5))
+def test_a_disk_that_fails_during_the_start_ends_it(
+    writes: int, properties: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever write of the metadata log fails: what waits for the log then never resolves."""
+
+    properties = {"broker.session.timeout.ms": "1000", **properties}
+
+    async def start() -> None:
+        async with asyncio.timeout(10):
+            await node(tmp_path, properties).start()
+
+    async def start_again() -> None:
+        async with started(tmp_path, properties):
+            pass
+
+    with monkeypatch.context() as patch:
+        break_metadata_log(patch, tmp_path, after=writes)
+        with pytest.raises(StartupError, match=r"fsync .*Input/output error"):
+            asyncio.run(start())
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    asyncio.run(start_again())  # nothing is locked
+
+
+def test_a_failure_during_the_start_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[Broker] = []
+    broken = InvariantError("broken for the test")
+
+    def heartbeat(self: LocalControllerChannel, epoch: int, **wishes: bool) -> Deferred[None]:
+        running[0].fail(broken)
+        return Deferred()
+
+    async def start() -> None:
+        running.append(node(tmp_path, ALONE))
+        async with asyncio.timeout(10):
+            await running[0].start()
+
+    monkeypatch.setattr(LocalControllerChannel, "heartbeat", heartbeat)
+    with pytest.raises(InvariantError) as raised:
+        asyncio.run(start())
+    assert raised.value is broken
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
 def test_each_type_of_listener_announces_and_serves_its_own_apis(tmp_path: Path) -> None:

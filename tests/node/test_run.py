@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -18,8 +18,6 @@ from random import Random
 import pytest
 
 from kbroker import __version__
-from kbroker.log.state.flush import Syncable
-from kbroker.log.storage.files import LogDirectoryError
 from kbroker.node import run
 from kbroker.node.loop.garbage import CollectorPolicy
 from kbroker.node.run import ROOM_FOR_FILES
@@ -31,6 +29,7 @@ from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.quorum.formatting.format import FormatOptions, format_directories
 from kbroker.settings.broker import BrokerConfig
 from tests.e2e.wire import call, frame_of
+from tests.node.broken_disk import break_metadata_log
 from tests.node.test_advertised import UNRESOLVABLE
 
 ROOT = Path(__file__).parents[2]
@@ -364,17 +363,8 @@ def test_a_metadata_log_that_cannot_be_written_during_the_start_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The registration that waits for the write never resolves."""
-    syncs = 0
-
-    def sync_all(files: Sequence[Syncable]) -> None:
-        nonlocal syncs
-        syncs += 1
-        if syncs > 2:  # the election and the bootstrap records went well
-            raise LogDirectoryError(tmp_path, "fsync", OSError(5, "Input/output error"))
-        for file in files:
-            file.sync()
-
-    monkeypatch.setattr("kbroker.quorum.log_effects._sync_all", sync_all)
+    # the election and the bootstrap records go well
+    break_metadata_log(monkeypatch, tmp_path, after=2)
     config = BrokerConfig.from_properties(
         {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:0"}
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker.controller_channel import LOCAL_LIMITS
 from kbroker.controller.configs.configs import ALTERED, Alteration, AlterationOutcome, Alterations
 from kbroker.model import ClientIdentity
 from kbroker.ports import Deferred
@@ -33,7 +34,7 @@ def alter_configs(resources: list[tuple[str, int]]) -> tuple[list[list[str]], li
         parts.append(names)
         return Deferred.of([ALTERED for name in names])
 
-    channel = SimpleNamespace(alter_configs=alter)
+    channel = SimpleNamespace(alter_configs=alter, alteration_limits=LOCAL_LIMITS)
     sliced = Sliced(local_controller=channel, channel=channel)
     request = kind(
         resources=[

@@ -8,7 +8,7 @@ from unittest import mock
 
 from kbroker.client.cluster import Client
 from kbroker.client.producer import Producer, ProducerConfig
-from kbroker.model import TopicPartition
+from kbroker.model import InvariantError, TopicPartition
 from kbroker.quorum.formatting.format import METADATA_FOLDER
 from kbroker.simulation.cluster import DRAWN_SETTINGS, RESTART_S
 from kbroker.testing.cluster_state import create_topics, partition_states, unhealed
@@ -85,6 +85,22 @@ def test_a_node_that_was_stopped_in_its_start_is_started_once(tmp_path: Path) ->
         await asyncio.sleep(2 * RESTART_S)
         assert first.lives == 2
         await healed(world)
+
+    world.run(script)
+
+
+def test_a_node_that_fails_in_its_start_is_reported(tmp_path: Path) -> None:
+    world = SimulatedWorld(tmp_path)
+
+    async def script() -> None:
+        first = world.cluster.nodes[1]
+        first.start()
+        await asyncio.sleep(0.5)  # it waits for the other controllers
+        assert first._broker is not None
+        first._context.run(first._broker.fail, InvariantError("broken for the test"))
+        await asyncio.sleep(0.5)
+        assert world.failures == ["node 1: InvariantError('broken for the test')"]
+        world.failures.clear()
 
     world.run(script)
 

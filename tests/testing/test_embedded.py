@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kbroker.broker.controller_channel import LocalControllerChannel
 from kbroker.log.storage.files import LogDirectoryError
 from kbroker.model import InvariantError, StartupError
 from kbroker.node.node import Broker
@@ -18,6 +20,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing import EmbeddedBroker, EmbeddedBrokerFailed
 from tests.e2e.wire import call
+from tests.node.broken_disk import break_metadata_log
 
 
 def topics_of(broker: EmbeddedBroker) -> set[str | None]:
@@ -79,6 +82,38 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
         other.stop()
     with EmbeddedBroker(data=tmp_path):
         pass
+
+
+def test_a_disk_that_fails_during_the_start_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.testing.embedded.TIMEOUT_SECONDS", 5.0)
+    break_metadata_log(monkeypatch, tmp_path, after=4)
+    broker = EmbeddedBroker()
+    folder = broker.data
+    with pytest.raises(StartupError, match="Input/output error"):
+        broker.start()
+    assert not broker.running
+    assert not folder.exists()
+    broker.stop()
+
+
+def test_a_start_that_takes_too_long_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = threading.active_count()
+
+    def heartbeat(self: LocalControllerChannel, epoch: int, **wishes: bool) -> Deferred[None]:
+        return Deferred()  # never answered
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.testing.embedded.TIMEOUT_SECONDS", 1.0)
+        patch.setattr(LocalControllerChannel, "heartbeat", heartbeat)
+        with pytest.raises(TimeoutError):
+            EmbeddedBroker(data=tmp_path).start()
+    assert threading.active_count() == threads
+    with EmbeddedBroker(data=tmp_path) as broker:  # nothing is locked
+        assert topics_of(broker) == set()
 
 
 def test_requests_can_be_intercepted_also_over_a_restart() -> None:

@@ -15,9 +15,10 @@ from functools import partial
 from typing import Final
 
 from kbroker.broker.altered_configs import incremental_request, outcomes_of, whole_request
-from kbroker.broker.controller_channel import BrokerRegistrationData
+from kbroker.broker.controller_channel import AlterationLimits, BrokerRegistrationData
 from kbroker.broker.node_to_controller import HEARTBEAT, NodeToController
 from kbroker.broker.principal_requests import send_with_principal
+from kbroker.broker.topic_creation import InternalTopics
 from kbroker.controller.brokers.broker_heartbeat import HeartbeatReply
 from kbroker.controller.configs.configs import AlterationOutcome, Alterations
 from kbroker.controller.partitions.directories import Assignment
@@ -53,6 +54,14 @@ PRODUCER_IDS: Final = "producer ids"
 PARTITIONS: Final = "alter partition"
 """Purposes of connections, beside those of `node_to_controller`."""
 
+FORWARDED_ALTERATIONS: Final = 512
+FORWARDED_BYTES: Final = 128 * 1024
+"""What is passed on to the controller at a time."""
+
+FORWARDED_LIMITS: Final = AlterationLimits(
+    FORWARDED_ALTERATIONS, FORWARDED_BYTES, one_at_a_time=True
+)
+
 
 class RemoteControllerChannel:
     """See `BrokerChannel`. metadata_offset: the last offset of the metadata log that this
@@ -63,6 +72,7 @@ class RemoteControllerChannel:
         "_cluster_id",
         "_config",
         "_creating",
+        "_internal_topics",
         "_metadata_offset",
         "_offline_directories",
         "_refusals",
@@ -87,6 +97,7 @@ class RemoteControllerChannel:
         self._offline_directories: dict[Uuid, None] = {}
         self._wishes = (True, False)
         self._creating: dict[str, Deferred[ErrorCode]] = {}
+        self._internal_topics = InternalTopics()
         self._refusals: dict[str, ErrorCode] = {}
         """Of internal topics, as last logged: clients ask again several times per second."""
 
@@ -164,6 +175,11 @@ class RemoteControllerChannel:
 
     # Settings that the broker has checked.
 
+    @property
+    def alteration_limits(self) -> AlterationLimits:
+        """See BrokerChannel."""
+        return FORWARDED_LIMITS
+
     def alter_configs(
         self, request: Alterations, client: ClientIdentity
     ) -> Deferred[list[AlterationOutcome]]:
@@ -210,6 +226,13 @@ class RemoteControllerChannel:
         if wanted is None:
             return Deferred.of(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return self._ensure(wanted.creation(), None).then(partial(self._report, wanted))
+
+    def request_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """See BrokerChannel. The response waits for nothing: the controller may be away for long,
+        and this broker reads of the topic later still.
+        """
+        self._internal_topics.create(name, self, node_id=self._config.node_id)
+        return Deferred.of(ErrorCode.NONE)
 
     def _report(self, topic: InternalTopic, error: ErrorCode) -> ErrorCode:
         """Log that an internal topic cannot be created, once for each error."""

@@ -13,11 +13,9 @@ from kbroker.controller.brokers.brokers import begin_controlled_shutdown, fence,
 from kbroker.controller.brokers.heartbeats import BrokerControlState, BrokerHeartbeats, Wishes
 from kbroker.controller.partitions.decision_context import DecisionContext
 from kbroker.controller.partitions.directories import directories_cordoned, directories_failed
-from kbroker.controller.partitions.partition_change import (
-    CORDONED_DIRECTORIES_LEVEL,
-    DIRECTORY_ASSIGNMENT_LEVEL,
-)
+from kbroker.controller.partitions.partition_change import DIRECTORY_ASSIGNMENT_LEVEL
 from kbroker.controller.result import ControllerResult, DecisionSteps, RecordSteps
+from kbroker.metadata.features import CORDONED_DIRECTORIES_LEVEL
 from kbroker.metadata.image import BrokerRegistration
 from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
 

@@ -4,7 +4,7 @@ that stand, and its records.
 Each resource has its own outcome; what fails leaves the others alone. Settings of brokers are
 checked by the broker that is asked (`settings/dynamic`, in
 `server/handlers/configs/alter_configs`), which knows its own; what is asked of a controller
-directly is checked key by key. What a new topic is created with is in `metadata/configs`.
+directly is checked key by key. What a new topic is created with is in `topic_configs`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kbroker.controller.partitions.partition_change import CORDONED_DIRECTORIES_LEVEL
+from kbroker.controller.configs.topic_configs import check_value_size
 from kbroker.controller.policies import AlterConfigPolicy, AlteredConfigs, PolicyViolation
 from kbroker.controller.result import ControllerResult, DecisionSteps
 from kbroker.metadata.client_metrics import check_subscription
-from kbroker.metadata.configs import MIN_INSYNC_REPLICAS, check_value_size
+from kbroker.metadata.configs import MIN_INSYNC_REPLICAS
+from kbroker.metadata.features import CORDONED_DIRECTORIES_LEVEL
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ConfigOperation

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import msgspec
 
 from kbroker.controller.result import ControllerResult
-from kbroker.metadata.configs import MIN_INSYNC_REPLICAS
+from kbroker.metadata.configs import MIN_INSYNC_REPLICAS, TopicSettings
 from kbroker.metadata.features import KRAFT_VERSION, REGISTRATION_LEVEL, SUPPORTED_FEATURES
 from kbroker.metadata.image import (
     BROKER_RESOURCE,
@@ -76,6 +76,16 @@ class FeatureSupport(msgspec.Struct, frozen=True):
     node_id: int
     voters: Collection[int]
     quorum: KRaftVersions
+
+
+def cluster_min_insync_record(settings: TopicSettings) -> ConfigRecord:
+    """With ELR the cluster-wide min.insync.replicas is stored once, so that all controllers use the
+    same value.
+    """
+    value = settings.static.explicit.get(MIN_INSYNC_REPLICAS, "1")
+    return ConfigRecord(
+        resource_type=BROKER_RESOURCE, resource_name="", name=MIN_INSYNC_REPLICAS, value=value
+    )
 
 
 def update_features(

@@ -13,6 +13,7 @@ from kbroker.controller.partitions.partition_change import (
     PartitionChangeBuilder,
 )
 from kbroker.controller.partitions.partition_index import PartitionIndex
+from kbroker.controller.partitions.placement import default_directory
 from kbroker.controller.result import CHANGES_PER_STEP, RecordSteps
 from kbroker.metadata.configs import (
     MIN_INSYNC_REPLICAS,
@@ -25,7 +26,6 @@ from kbroker.metadata.image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
-    default_directory,
     has_online_directory,
 )
 from kbroker.model import InvariantError, TopicIdPartition, Uuid

@@ -29,9 +29,6 @@ records.
 RECOVERY_UNCHANGED: Final = -1
 """PartitionChangeRecord.leader_recovery_state: keep it."""
 
-CORDONED_DIRECTORIES_LEVEL: Final = 30
-"""metadata.version (4.3-IV0) from which registrations have the cordoned directories."""
-
 DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
 """metadata.version (3.7-IV2) from which partitions have the directories of their replicas."""
 

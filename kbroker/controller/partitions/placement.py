@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Final, Protocol, TypeVar
 
-from kbroker.metadata.image import BrokerRegistration, MetadataImage, default_directory
-from kbroker.model import Uuid
+from kbroker.metadata.image import BrokerRegistration, MetadataImage
+from kbroker.model import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.metadata_records import PartitionRecord
 
@@ -109,6 +109,15 @@ def check_replicas(
             "replica(s), but this is "
             f"not consistent with previous partitions, which have {replication_factor} replica(s)."
         )
+
+
+def default_directory(broker: BrokerRegistration | None) -> Uuid:
+    """The directory of a new replica on that broker (None: not registered), if it is known: a
+    broker with several directories chooses one itself and reports it.
+    """
+    if broker is None or len(broker.log_dirs) > 1:
+        return UNASSIGNED_DIRECTORY
+    return broker.log_dirs[0] if broker.log_dirs else MIGRATING_DIRECTORY
 
 
 def new_partition_record(

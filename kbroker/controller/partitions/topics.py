@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from kbroker.controller.configs.topic_configs import config_records, validate
 from kbroker.controller.partitions.placement import (
     bad_assignment,
     check_replicas,
@@ -23,7 +24,7 @@ from kbroker.controller.partitions.placement import (
 )
 from kbroker.controller.policies import CreateTopicPolicy, NewTopic, PolicyViolation
 from kbroker.controller.result import ChargePartitions, ControllerResult, free_of_charge
-from kbroker.metadata.configs import TopicSettings, config_records, effective_configs, validate
+from kbroker.metadata.configs import TopicSettings, effective_configs
 from kbroker.metadata.image import MetadataImage, metric_name
 from kbroker.metadata.topic_names import name_error
 from kbroker.model import ZERO_UUID, Uuid, random_uuid

@@ -30,7 +30,6 @@ class Cut(WorkerJob):
     """offset: the new log end offset. is_full: all records are removed, and offset is the log start
     offset too. checkpoints: returns the checkpoints to write first, after the state was lowered.
     then: called once on the loop after the log has taken over the result; not if the truncation
-    then: called once on the loop after the log has taken over the result; not if the truncation
     failed, or the log was released before, even while a worker ran it. on_damage: called instead if
     a segment is damaged, with KafkaError(KAFKA_STORAGE_ERROR).
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from kbroker.broker.controller_channel import (
     BrokerChannel,
     BrokerRegistrationData,
-    LocalControllerChannel,
+    ControllerChannel,
 )
 from kbroker.broker.directory_assignments import LogDirectoryReporter
 from kbroker.broker.hosted_replicas import HostedReplicas
@@ -25,9 +25,9 @@ from kbroker.broker.live_brokers import LiveBrokers
 from kbroker.broker.metadata_cache import MetadataCache
 from kbroker.broker.metadata_listener import MetadataListener
 from kbroker.broker.producer_ids import ProducerIdManager
-from kbroker.controller.partitions.partition_change import CORDONED_DIRECTORIES_LEVEL
 from kbroker.log.manager import LogManager
-from kbroker.metadata.image import Endpoint, MetadataImage
+from kbroker.metadata.features import CORDONED_DIRECTORIES_LEVEL
+from kbroker.metadata.image import Endpoint
 from kbroker.metadata.publisher import Publisher
 from kbroker.model import NO_BROKER_EPOCH, InvariantError, StartupError, Uuid, random_uuid
 from kbroker.node.broker.controlled_shutdown import leave_cluster
@@ -72,9 +72,13 @@ logger = logging.getLogger(__name__)
 
 
 class ChannelFactory(Protocol):
-    """Makes this broker's channel to the active controller."""
+    """Makes this broker's channel to the active controller. The second value is the same channel if
+    it also answers requests of clients, None if those are forwarded.
+    """
 
-    def __call__(self, *, when_applied: Callable[[], Deferred[None]]) -> BrokerChannel: ...
+    def __call__(
+        self, *, when_applied: Callable[[], Deferred[None]]
+    ) -> tuple[BrokerChannel, ControllerChannel | None]: ...
 
 
 class BrokerRole:
@@ -116,6 +120,7 @@ class BrokerRole:
         self._replication: BrokerReplication | None = None
         self._peers: PeerCoordinators | None = None
         self._services: Services | None = None
+        self._local_controller: ControllerChannel | None = None
         self.is_started = False
 
     @property
@@ -144,7 +149,7 @@ class BrokerRole:
         possibly of a former leader, may lack topics that have logs here. Raises StartupError if the
         controller does not register this broker.
         """
-        channel = self._make_channel(when_applied=self._when_applied)
+        channel, self._local_controller = self._make_channel(when_applied=self._when_applied)
         self._logs.read_broker_epochs()
         self.lifecycle = lifecycle = self._build_lifecycle(channel, endpoints)
         try:
@@ -179,7 +184,8 @@ class BrokerRole:
         if failed:
             await as_future(channel.directories_failed(lifecycle.broker_epoch, failed))
         await as_future(lifecycle.unfence())
-        await as_future(self._when_unfenced_here(lifecycle.broker_epoch))
+        self._log.loader.on_image(lifecycle.on_image)
+        await as_future(lifecycle.when_unfenced_here())
         # only now, so that each partition is hosted once, in its new leader epoch
         self._log.loader.on_image(self._build_listener(services).on_image)
         await as_future(replicas.when_applied())
@@ -206,22 +212,6 @@ class BrokerRole:
     def _when_applied(self) -> Deferred[None]:
         """Resolves once all images published so far are applied."""
         return Deferred.of(None) if self._replicas is None else self._replicas.when_applied()
-
-    def _when_unfenced_here(self, broker_epoch: int) -> Deferred[None]:
-        """Resolves once this node's own metadata has the broker unfenced: until then its clients
-        would see a cluster without it.
-        """
-        unfenced: Deferred[None] = Deferred()
-
-        def look(_: MetadataImage, new: MetadataImage) -> None:
-            broker = new.brokers.get(self._config.node_id)
-            if unfenced.done or broker is None or broker.epoch != broker_epoch:
-                return
-            if not broker.fenced:
-                unfenced.resolve(None)
-
-        self._log.loader.on_image(look)
-        return unfenced
 
     async def _load_logs(self) -> None:
         self._loading = asyncio.get_running_loop().run_in_executor(
@@ -352,7 +342,7 @@ class BrokerRole:
             node_id=config.node_id,
             cluster_id=self.metadata.image.cluster_id,
             timers=timers,
-            local_controller=channel if isinstance(channel, LocalControllerChannel) else None,
+            local_controller=self._local_controller,
             channel=channel,
             metadata=self.metadata,
             replicas=replicas,

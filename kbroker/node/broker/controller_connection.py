@@ -1,17 +1,25 @@
 """Builds a node's connection to the active controller: the channel between nodes, directed to the
-leader of the metadata quorum that this node knows.
+leader of the metadata quorum that this node knows, and the `BrokerChannel` of its broker.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from kbroker.broker.controller_channel import (
+    BrokerChannel,
+    ControllerChannel,
+    LocalControllerChannel,
+)
 from kbroker.broker.node_to_controller import ActiveController, NodeToController
 from kbroker.client.cluster_view import BrokerAddress
-from kbroker.ports import Timers
+from kbroker.controller.service import ControllerService
+from kbroker.metadata.loader import MetadataLoader
+from kbroker.ports import Deferred, Timers
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.quorum.driver import QuorumDriver
 from kbroker.settings.broker import BrokerConfig
@@ -34,6 +42,35 @@ def build_node_to_controller(
     )
     driver.feed.on_leader(lambda epoch, leader_id: channel.leader_changed())
     return channel
+
+
+def controller_channel(
+    config: BrokerConfig,
+    controller: ControllerService | None,
+    requests: NodeToController,
+    loader: MetadataLoader,
+    *,
+    when_applied: Callable[[], Deferred[None]],
+) -> tuple[BrokerChannel, ControllerChannel | None]:
+    """The channel of a broker, and the same channel again if it also answers requests of clients,
+    otherwise None.
+
+    controller: of the same node, if there is one. A node that is its whole cluster calls it in the
+    process. Any other broker sends requests to the active controller over the wire, even if that is
+    in the same node; only then are the requests imported.
+    """
+    if config.is_whole_cluster and controller is not None:
+        local = LocalControllerChannel(controller, when_applied=when_applied)
+        return local, local
+    from kbroker.broker.remote.remote_controller_channel import RemoteControllerChannel
+
+    remote = RemoteControllerChannel(
+        config,
+        requests,
+        cluster_id=loader.image.cluster_id,
+        metadata_offset=lambda: loader.image.offset,
+    )
+    return remote, None
 
 
 def active_controller(driver: QuorumDriver, listener_name: str) -> ActiveController | None:

@@ -331,6 +331,21 @@ def test_why_an_internal_topic_cannot_be_created_is_logged_once(
     assert [line in each for each in lines] == [True] * 2
 
 
+def test_an_internal_topic_that_a_client_needs_is_requested_once_and_not_waited_for(
+    world: World,
+) -> None:
+    """Clients that look for a coordinator repeat their requests while the controller is away."""
+    name = "__consumer_offsets"
+    world.given(created(name, ErrorCode.INVALID_REPLICATION_FACTOR), created(name))
+    answers = [world.channel.request_internal_topic(name) for _ in range(3)]
+    assert [answer.done and answer.value for answer in answers] == [ErrorCode.NONE] * 3
+    world.world.heap.advance(100)
+    assert len(world.sent(CreateTopicsRequest)) == 1
+    assert world.channel.request_internal_topic(name).value is ErrorCode.NONE
+    world.world.heap.advance(100)
+    assert len(world.sent(CreateTopicsRequest)) == 2
+
+
 @pytest.mark.parametrize(
     "ensure",
     [

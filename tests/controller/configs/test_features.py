@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.controller.configs.features import cluster_min_insync_record
 from kbroker.controller.result import ControllerResult
-from kbroker.metadata.image import METADATA_VERSION
+from kbroker.metadata.configs import TopicSettings
+from kbroker.metadata.image import BROKER_RESOURCE, METADATA_VERSION
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.messages.stored.metadata_records import (
@@ -14,6 +16,7 @@ from kbroker.protocol.messages.stored.metadata_records import (
     NoOpRecord,
     RegisterControllerRecord,
 )
+from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import Cluster, registration
 
 ELR = "eligible.leader.replicas.version"
@@ -21,6 +24,11 @@ GROUP, TRANSACTION = "group.version", "transaction.version"
 KRAFT = "kraft.version"
 UP, SAFE, UNSAFE = 1, 2, 3
 Update = tuple[str, int, int]
+
+
+def settings(**properties: str) -> TopicSettings:
+    named = {key.replace("_", "."): value for key, value in properties.items()}
+    return TopicSettings(BrokerConfig.from_properties(named), 7)
 
 
 class Quorum:
@@ -238,3 +246,10 @@ def test_every_controller_must_support_the_level() -> None:
         decide(cluster, (GROUP, 1, UP))
     cluster.level(14)  # it has no registrations of controllers
     assert decide(cluster, (GROUP, 1, UP)).records
+
+
+@pytest.mark.parametrize(("properties", "value"), [({}, "1"), ({"min_insync_replicas": "3"}, "3")])
+def test_the_clusters_minimum_is_that_of_the_file(properties: dict[str, str], value: str) -> None:
+    record = cluster_min_insync_record(settings(**properties))
+    assert (record.resource_type, record.resource_name) == (BROKER_RESOURCE, "")
+    assert (record.name, record.value) == ("min.insync.replicas", value)

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kbroker.controller.partitions.placement import check_replicas, place, usable_for_placement
+from kbroker.controller.partitions.placement import (
+    check_replicas,
+    default_directory,
+    place,
+    usable_for_placement,
+)
 from kbroker.metadata.image import BrokerRegistration, MetadataImage
+from kbroker.model import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from tests.controller.decisions import Case, compare
 
@@ -124,3 +130,13 @@ def test_manual_assignments_that_are_refused(
     with pytest.raises(KafkaError, match=message) as caught:
         check_replicas(image, replicas, factor)
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize(
+    ("log_dirs", "directory"),
+    [((D1,), D1), ((D1, D2), UNASSIGNED_DIRECTORY), ((), MIGRATING_DIRECTORY)],
+)
+def test_the_directory_of_a_new_replica(log_dirs: tuple[bytes, ...], directory: bytes) -> None:
+    broker = BrokerRegistration(1, 1, bytes(16), {}, log_dirs=log_dirs)
+    assert default_directory(broker) == directory
+    assert default_directory(None) == UNASSIGNED_DIRECTORY

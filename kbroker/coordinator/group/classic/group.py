@@ -1,6 +1,7 @@
 """One classic group: the responses to its members. KIP-62, 134, 345, 389, 394, 559, 814.
 
 Offsets are in `offsets`. `groups` has the map of groups and answers for groups that do not exist.
+Requests change live members at once, as in Kafka, and not by replay (docs/adr/0005).
 """
 
 from __future__ import annotations

@@ -240,7 +240,6 @@ def _parts(
         incremental=request.incremental,
         validate_only=request.validate_only,
         from_broker=services.is_broker or context.session.is_forwarded,
-        is_remote=services.local_controller is None,
         max_bytes=min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES,
     )
 

@@ -93,7 +93,7 @@ def find_coordinator_error(
 def handle_find_coordinator(
     services: Services, context: RequestContext, request: FindCoordinatorRequest
 ) -> Steps[FindCoordinatorResponse]:
-    """Answer at once; where this node makes the coordinators' topic itself, once that is done."""
+    """Answer at once, or once the channel to the controller has made the coordinators' topic."""
     topic = _TOPICS.get(request.key_type)
     unknown = topic is None or (request.key_type == SHARE and context.api_version < SHARE_VERSION)
     asks_for_topic = topic is not None and not unknown and topic not in services.image.topics
@@ -112,25 +112,24 @@ def handle_find_coordinator(
         else:
             if asks_for_topic:
                 asks_for_topic = False
-                if services.local_controller is not None:
-                    yield _created(services, topic)
-                else:
-                    services.internal_topics.create(
-                        topic, services.channel, node_id=services.node_id
-                    )
+                requested = _requested(services, topic)
+                if not requested.done:
+                    yield requested
             found.append(_find(services, context, request.key_type, key))
     return _response(found, batched=context.api_version >= BATCHED_VERSION)
 
 
-def _created(services: Services, topic: str) -> Deferred[ErrorCode]:
-    """Resolves once the coordinators' topic exists, or with the reason why it cannot be created."""
+def _requested(services: Services, topic: str) -> Deferred[ErrorCode]:
+    """Request the coordinators' topic; resolves when the client is to be answered, with the reason
+    if the topic cannot be created.
+    """
 
     def refused(error: KafkaError) -> ErrorCode:
         logger.warning("node %d: %s cannot be created: %s", services.node_id, topic, shown(error))
         return error.code
 
     try:
-        return services.channel.ensure_internal_topic(topic).recover(refused)
+        return services.channel.request_internal_topic(topic).recover(refused)
     except KafkaError as error:
         return Deferred.of(refused(error))
 

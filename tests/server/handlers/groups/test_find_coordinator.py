@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
-from kbroker.broker.topic_creation import InternalTopics
+from kbroker.broker.topic_creation import AutomaticTopicCreator, InternalTopics
 from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC, is_coordinator_key
 from kbroker.coordinator.transaction.service import TRANSACTION_TOPIC
@@ -57,6 +57,8 @@ class FakeController:
     created: Deferred[ErrorCode] = field(default_factory=Deferred)
     asked: list[str] = field(default_factory=list)
     refuses: bool = False
+    is_alone: bool = True
+    internal_topics: InternalTopics = field(default_factory=InternalTopics)
     services: FakeServices = field(init=False)
 
     def ensure_internal_topic(self, name: str) -> Deferred[ErrorCode]:
@@ -64,6 +66,13 @@ class FakeController:
         if self.refuses:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         return self.created
+
+    def request_internal_topic(self, name: str) -> Deferred[ErrorCode]:
+        """As the channel of a node that is its whole cluster, or of a broker among several."""
+        if self.is_alone:
+            return self.ensure_internal_topic(name)
+        self.internal_topics.create(name, cast(AutomaticTopicCreator, self), node_id=1)
+        return Deferred.of(ErrorCode.NONE)
 
     def finish(self, error: ErrorCode = ErrorCode.NONE) -> None:
         if error is ErrorCode.NONE:
@@ -79,12 +88,10 @@ class FakeGroups:
 
 
 class FakeServices(Sliced):
-    def __init__(self, controller: FakeController, *, is_alone: bool = True) -> None:
+    def __init__(self, controller: FakeController) -> None:
         groups = FakeGroups()
         super().__init__(
             channel=controller,
-            local_controller=controller if is_alone else None,
-            internal_topics=InternalTopics(),
             groups=groups,
             transactions=groups,
             share_coordinator=groups,
@@ -137,8 +144,8 @@ def test_several_keys() -> None:
 @pytest.mark.parametrize("version", [0, 3, 4, 6])
 def test_a_broker_among_several_answers_at_once_and_has_the_topic_created(version: int) -> None:
     """Its controller may be away for long, and its own metadata have the topic later still."""
-    controller = FakeController(image())
-    services = FakeServices(controller, is_alone=False).services
+    controller = FakeController(image(), is_alone=False)
+    services = FakeServices(controller).services
     context = RequestContext(ApiKey.FIND_COORDINATOR, version)
     for _ in range(3):
         response = HANDLER.handle(services, context, request(version, "g"))
