@@ -292,7 +292,7 @@ def test_a_truncation_that_a_full_disk_ends_leaves_no_epoch_behind_the_end() -> 
         machine.checkpoint()
     machine.append(count=1, size=0, in_new_epoch=True, codec=Compression.NONE)
     machine.stop_and_start(power_loss=False)
-    machine.disk_fails_soon(name="full", after=1)
+    machine.disk_fails_soon(name="full", after=5)
     machine.retain(keep_bytes=1, is_deferred=True)
     machine.append_in_transaction(count=1)
     machine.truncate(share=0.0)
