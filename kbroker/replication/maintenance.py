@@ -312,7 +312,7 @@ class Maintenance:
                 left.append((offset, then))
         if left:
             self._flush_waiters.setdefault(log, []).extend(left)
-            self._flush(log)
+            self._flush_for_waiters(log)
 
     def _rolled(self, log: PartitionLog) -> None:
         self._timers.call_later(0, lambda: self._flush(log))

@@ -158,8 +158,7 @@ class LogMover:
         try:
             self._advance(move, source)
         except LogDirectoryError as error:
-            self._logs.directory_failed(error)
-            self._moves.pop(move.key, None)
+            self._disk_failed(move, error)
         except (KafkaError, DamagedLogError) as error:
             logger.error("%s: cannot be copied to %s: %s", move.key, future.directory, error)
             self._give_up(move)
@@ -168,6 +167,18 @@ class LogMover:
         except Exception as error:  # noqa: BLE001 - of this move: the others go on
             self._logs.faults.report(move.key, f"the move to {future.directory}", error)
             self._give_up(move)
+
+    def _disk_failed(self, move: _Move, error: LogDirectoryError) -> None:
+        """The move ends with its directory. A shortage of file descriptors is no fault of it: the
+        move goes on later.
+        """
+        self._logs.directory_failed(error)
+        if self._moves.get(move.key) is not move:
+            return
+        if error.is_shortage:
+            self._later(move, RETRY_MS)
+        else:
+            del self._moves[move.key]
 
     def _give_up(self, move: _Move) -> None:
         """End a move and delete its future log."""
@@ -225,7 +236,7 @@ class LogMover:
             if self._moves.get(move.key) is not move or not self.running:
                 return
             if isinstance(failure, LogDirectoryError):
-                self._logs.directory_failed(failure)
+                self._disk_failed(move, failure)
             elif failure is not None or move.future.closed:
                 self._later(move, RETRY_MS)
             elif source.truncation_count != truncation_count:
@@ -239,7 +250,7 @@ class LogMover:
         try:
             self._append(move.future, data)
         except LogDirectoryError as error:
-            self._logs.directory_failed(error)
+            self._disk_failed(move, error)
             return
         except KafkaError as error:
             logger.error("%s: a batch cannot be copied: %s", move.key, error)
@@ -287,7 +298,7 @@ class LogMover:
         def done(failure: OSError | None) -> None:
             flush.finish(is_synced=failure is None and not future.closed)
             if isinstance(failure, LogDirectoryError) and not future.closed:
-                self._logs.directory_failed(failure)
+                self._disk_failed(move, failure)
             elif failure is None and not future.closed and self.running:
                 move.unsynced_bytes = 0
                 self._step(move)

@@ -23,6 +23,7 @@ from kbroker.protocol.batches.batch_header import MAGIC_POSITION
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication.appends.append import PartitionAppendResult
 from tests.replication.world import (
+    NODE_ID,
     NOW_MS,
     TOPIC,
     World,
@@ -328,6 +329,44 @@ def test_who_waits_for_a_disk_that_fails_is_told(
     for answer in answers:
         assert isinstance(answer, Deferred)
         assert answer.value.error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+def test_records_that_are_cut_while_their_flush_runs_are_not_acknowledged(
+    world: World, leads_again: bool
+) -> None:
+    """The new leader had not fetched them, and others are at their offsets now."""
+    offload = waiting_for_the_disk(world, flush_messages="1", replicas=(NODE_ID, 2))
+    of_all, of_leader = world.append(acks=-1), world.append()
+    assert isinstance(of_all, Deferred) and isinstance(of_leader, Deferred)
+    both = (NODE_ID, 2)
+    followed = world.host(
+        leader=2, epoch=1, partition_epoch=1, replicas=both, flush_messages="1000"
+    )
+    log = log_of(world)
+    log.truncate_to(0, now_ms=NOW_MS)
+    for offset in range(3):
+        log.append_as_follower(batch(base_offset=offset, partition_leader_epoch=1), now_ms=NOW_MS)
+    followed.high_watermark = 3
+    if leads_again:
+        world.host(epoch=2, partition_epoch=2, replicas=both, flush_messages="1000")
+    while offload.held:
+        offload.run()
+    world.timers.advance(2000)
+    assert of_all.value.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert of_leader.done
+
+
+def test_who_waits_for_a_flush_of_a_log_that_is_being_cut_is_told(world: World) -> None:
+    """No other flush may come for long."""
+    offload = waiting_for_the_disk(world, flush_messages="1")
+    first = world.append()
+    second = world.append()
+    assert isinstance(first, Deferred) and isinstance(second, Deferred)
+    log_of(world).frozen = True
+    offload.run()
+    assert second.done and second.value.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    log_of(world).frozen = False
 
 
 def test_a_log_that_goes_while_its_flush_waits_is_answered(world: World) -> None:

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -255,6 +255,29 @@ def test_the_new_disk_fails(world: TwoDirs, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(world.logs.offline_directories) == [world.dirs[1]]
     assert world.values() == list(range(60))
     assert world.append() is not None and world.log_end == 61
+
+
+@pytest.mark.parametrize("where", ["begin_flush", "sync", "read_at"])
+def test_a_shortage_of_descriptors_is_a_pause(
+    world: TwoDirs, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    for _ in range(20):
+        world.append(batches=batch(3))
+    world.move(1)
+    world.step(2)
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise LogDirectoryError(world.dirs[1], "open", OSError(errno.EMFILE, "Too many open files"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog if where == "begin_flush" else LogFile, where, fail)
+        world.step(12)
+    for _ in range(40):
+        world.timers.advance(1000)
+        world.step(3)
+    assert (world.logs.moves.future(KEY), world.place) == (None, 1)
+    assert not world.logs.offline_directories
+    assert world.values() == list(range(60))
 
 
 @pytest.mark.parametrize("method", ["unflushed", "append"])

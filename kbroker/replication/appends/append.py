@@ -232,9 +232,12 @@ class Appender:
         which runs off the loop (docs/adr/0010).
         """
         answer: Chained[PartitionAppendResult] = Chained()
+        truncation_count = log.truncation_count
 
         def flushed(is_on_disk: bool) -> None:
-            if not is_on_disk:
+            # A follower may have cut the records off, and others are at their offsets now.
+            is_lost = partition.role is not _LEADER or log.truncation_count != truncation_count
+            if not is_on_disk or (request.acks == -1 and is_lost):
                 error = partition.check_leader() or ErrorCode.NOT_LEADER_OR_FOLLOWER
                 answer.resolve(Refused(error))
             elif request.acks != -1 or partition.high_watermark > appended.last_offset:
