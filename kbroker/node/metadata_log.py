@@ -147,6 +147,11 @@ class MetadataLog:
     def _tell_gained(self, epoch: int) -> None:
         if not self.driver.is_leader or self.driver.epoch != epoch:
             return  # leadership was lost during the replay
+        if not self.caught_up.done:
+            # The quorum may have committed changes of voters meanwhile, so that the high watermark
+            # is ahead of the replay. All before this epoch is replayed: a controller that is active
+            # on an empty image would bootstrap the cluster again.
+            self._publish()
         self.led_epoch = epoch
         for listener in self._gained_listeners:
             listener(epoch)

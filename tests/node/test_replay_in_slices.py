@@ -135,6 +135,23 @@ def test_leadership_is_lost_after_everything_that_was_seen_committed(tmp_path: P
     run(script)
 
 
+def test_a_new_leader_begins_on_the_image_of_all_before_it(tmp_path: Path) -> None:
+    """Also if the high watermark is ahead of the replay, because the quorum changed its voters."""
+
+    async def script() -> None:
+        sliced = SlicedNode(await start(tmp_path))
+        log, told = sliced.node.log, list[str]()
+        log.caught_up = Deferred()
+        log.caught_up.on_done(lambda _: told.append("published"))
+        log._gained_listeners[:] = [lambda epoch: told.append(f"gained {epoch}")]
+        log._leadership_gained(log.driver.epoch)
+        sliced.finish()
+        assert told == ["published", "gained 1"]
+        await sliced.node.stop()
+
+    run(script)
+
+
 def test_after_a_record_that_cannot_be_replayed_nothing_is_published_or_answered(
     tmp_path: Path,
 ) -> None:

@@ -118,6 +118,8 @@ def update_features(
                 # the response waits for an offset behind the quorum's control records
                 records.append(NoOpRecord())
             continue
+        if name == ELIGIBLE_LEADER_REPLICAS and level > 0:
+            records += _without_broker_min_insync(image)
         records.append(FeatureLevelRecord(name=name, feature_level=level))
         if name == ELIGIBLE_LEADER_REPLICAS and level > current.get(name, 0):
             cluster = image.configs.get((BROKER_RESOURCE, ""), {})
@@ -127,6 +129,18 @@ def update_features(
     if request.validate_only:
         return ControllerResult([], response)
     return ControllerResult(records, response, kraft_version=kraft_version)
+
+
+def _without_broker_min_insync(image: MetadataImage) -> list[Message]:
+    """With ELR all brokers have the cluster's min.insync.replicas: one with a lower value of its
+    own would acknowledge records that the members of an ELR do not have (Kafka:
+    maybeGenerateElrSafetyRecords).
+    """
+    return [
+        ConfigRecord(resource_type=kind, resource_name=name, name=MIN_INSYNC_REPLICAS, value=None)
+        for (kind, name), values in image.configs.items()
+        if kind == BROKER_RESOURCE and name and MIN_INSYNC_REPLICAS in values
+    ]
 
 
 def _check_kraft_upgrade(quorum: KRaftVersions, level: int) -> None:

@@ -20,6 +20,7 @@ from kbroker.settings.broker import BrokerConfig
 from tests.controller.cluster import Cluster, registration
 
 ELR = "eligible.leader.replicas.version"
+MIN_ISR = "min.insync.replicas"
 GROUP, TRANSACTION = "group.version", "transaction.version"
 KRAFT = "kraft.version"
 UP, SAFE, UNSAFE = 1, 2, 3
@@ -172,6 +173,26 @@ def test_eligible_leader_replicas_bring_the_config_they_need() -> None:
     assert [type(record) for record in again.records] == [FeatureLevelRecord]
     with pytest.raises(KafkaError, match=r"depends on metadata\.version level 23"):
         ask(old_cluster(), (ELR, 1, UP))
+
+
+def test_eligible_leader_replicas_end_what_single_brokers_have() -> None:
+    """One with a lower min.insync.replicas would acknowledge what an eligible leader lacks."""
+    cluster = Cluster(elr=False)
+    own = [
+        ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=name, name=key, value="1")
+        for name, key in (("", MIN_ISR), ("1", MIN_ISR), ("7", MIN_ISR), ("7", "num.io.threads"))
+    ]
+    cluster.run(ControllerResult(own, None))
+    result = decide(cluster, (ELR, 1, UP))
+    *ended, level = result.records
+    assert isinstance(level, FeatureLevelRecord)
+    assert [(r.resource_name, r.name, r.value) for r in ended if isinstance(r, ConfigRecord)] == [
+        ("1", MIN_ISR, None),
+        ("7", MIN_ISR, None),
+    ]
+    cluster.run(result)
+    assert cluster.image.configs[BROKER_RESOURCE, "7"] == {"num.io.threads": "1"}
+    assert (BROKER_RESOURCE, "1") not in cluster.image.configs
 
 
 def old_cluster() -> Cluster:

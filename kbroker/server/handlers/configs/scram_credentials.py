@@ -110,6 +110,9 @@ def handle_alter_scram_credentials(
     services: NodeServices, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Steps[AlterUserScramCredentialsResponse]:
     """Answered when the new credentials are in effect."""
+    for upsertion in request.upsertions:  # read in later turns, when the frame is overwritten
+        upsertion.salt = bytes(upsertion.salt)
+        upsertion.salted_password = bytes(upsertion.salted_password)
     deferred = services.controller.alter_scram_credentials(request)
     yield deferred
     return deferred.value

@@ -123,6 +123,33 @@ def test_an_alteration_is_the_controllers() -> None:
     assert sliced.answer(ALTER.handle(sliced.services, context, request)) is answer
 
 
+def test_an_alteration_keeps_nothing_of_the_frame() -> None:
+    """The controller may decide on it when the frame has the bytes of another request."""
+    frame = bytearray(b"saltpassword")
+    asked: list[AlterUserScramCredentialsRequest] = []
+
+    class Controller:
+        def alter_scram_credentials(
+            self, request: AlterUserScramCredentialsRequest
+        ) -> Deferred[AlterUserScramCredentialsResponse]:
+            asked.append(request)
+            return Deferred()
+
+    upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name="u",
+        mechanism=1,
+        iterations=4096,
+        salt=memoryview(frame)[:4],
+        salted_password=memoryview(frame)[4:],
+    )
+    sliced = Sliced(controller=Controller())
+    context = RequestContext(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0)
+    ALTER.handle(sliced.services, context, AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+    frame[:] = bytes(len(frame))
+    (kept,) = asked[0].upsertions
+    assert (kept.salt, kept.salted_password) == (b"salt", b"password")
+
+
 def test_an_alteration_given_up_names_each_user_once() -> None:
     kind = AlterUserScramCredentialsRequest
     request = kind(
