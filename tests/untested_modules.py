@@ -244,10 +244,6 @@ REASONS: Mapping[str, Reason] = {
         "server/network/test_connection.py",
         "the parts that each of these connections is given",
     ),
-    "server/network/responses.py": Reason(
-        "server/network/test_answer_queue.py",
-        "responses that wait, over real sockets: order, charges, bounds",
-    ),
     "server/services.py": Reason(
         "server/test_dispatch.py",
         "names of parts, without a rule",

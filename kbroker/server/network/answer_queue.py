@@ -16,7 +16,7 @@ from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.response_writer import held_bytes_of
-from kbroker.server.requests import PendingResponse
+from kbroker.server.requests import PendingResponse, Refusal
 
 PART_BYTES: Final = 64
 """Charged for each part of a response in addition to its bytes: a file range is an object too."""
@@ -76,9 +76,13 @@ class AnswerQueue(deque[PendingResponse]):
         return bool(self) and self[0].message is None
 
     def encode_ready(self, render: Render) -> None:
-        """Encode every response that is ready, and charge it. Raises what render raises."""
+        """Encode every response that is ready, and charge it. A refusal is left for its turn, with
+        what is behind it: the connection ends with it. Raises what render raises.
+        """
         try:
             for place, pending in enumerate(self):
+                if type(pending.message) is Refusal:
+                    break
                 if pending.message is not None and not isinstance(pending, EncodedResponse):
                     self[place] = encoded = EncodedResponse(pending, render(pending))
                     self.encoded += 1

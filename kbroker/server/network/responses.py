@@ -14,7 +14,7 @@ from kbroker.protocol.codecs.codec import part_size
 from kbroker.server.network.answer_queue import AnswerQueue, Render
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.response_writer import ResponseWriter
-from kbroker.server.requests import CloseConnection, LargePendingResponse, PendingResponse
+from kbroker.server.requests import CloseConnection, LargePendingResponse, PendingResponse, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,8 @@ class Responses:
                 if queue and queue[0].message is not None:
                     size = sum(map(part_size, parts))
                     while size < RENDER_BYTES and queue and queue[0].message is not None:
+                        if type(queue[0].message) is Refusal:
+                            break  # its rendering ends the connection: these are sent before
                         more = render(queue.popleft())
                         size += sum(map(part_size, more))
                         parts += more
