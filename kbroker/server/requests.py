@@ -124,6 +124,13 @@ class Refusal:
             error.__traceback__ = None
         self._errors = [error]
 
+    @property
+    def ends_connection(self) -> bool:
+        """Whether rendering ends the connection; not where there is no response (acks=0). Only
+        before it is rendered.
+        """
+        return not isinstance(self._errors[0], NoResponseError)
+
     def _refuse(self, out: bytearray, parts: list[Part] | None) -> bytearray:
         del out, parts
         raise self._errors.pop()  # not kept: its traceback holds this frame

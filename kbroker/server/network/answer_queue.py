@@ -41,6 +41,12 @@ class EncodedResponse(PendingResponse):
         self.held_bytes = held_bytes_of(parts) + PART_BYTES * len(parts)
 
 
+def ends_connection(pending: PendingResponse) -> bool:
+    """Whether rendering it ends the connection."""
+    message: object = pending.message
+    return type(message) is Refusal and message.ends_connection
+
+
 class AnswerQueue(deque[PendingResponse]):
     """See the module docstring. held_bytes: those of the encoded responses in the queue.
     unresolved: how many responses have no message yet. encoded: how many are in encoded form.
@@ -76,12 +82,12 @@ class AnswerQueue(deque[PendingResponse]):
         return bool(self) and self[0].message is None
 
     def encode_ready(self, render: Render) -> None:
-        """Encode every response that is ready, and charge it. A refusal is left for its turn, with
-        what is behind it: the connection ends with it. Raises what render raises.
+        """Encode every response that is ready, and charge it. One that ends the connection is left
+        for its turn, with those behind it. Raises what render raises.
         """
         try:
             for place, pending in enumerate(self):
-                if type(pending.message) is Refusal:
+                if ends_connection(pending):
                     break
                 if pending.message is not None and not isinstance(pending, EncodedResponse):
                     self[place] = encoded = EncodedResponse(pending, render(pending))

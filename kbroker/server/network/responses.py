@@ -11,10 +11,10 @@ import logging
 from typing import Final, Protocol
 
 from kbroker.protocol.codecs.codec import part_size
-from kbroker.server.network.answer_queue import AnswerQueue, Render
+from kbroker.server.network.answer_queue import AnswerQueue, Render, ends_connection
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.response_writer import ResponseWriter
-from kbroker.server.requests import CloseConnection, LargePendingResponse, PendingResponse, Refusal
+from kbroker.server.requests import CloseConnection, LargePendingResponse, PendingResponse
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +139,8 @@ class Responses:
                 if queue and queue[0].message is not None:
                     size = sum(map(part_size, parts))
                     while size < RENDER_BYTES and queue and queue[0].message is not None:
-                        if type(queue[0].message) is Refusal:
-                            break  # its rendering ends the connection: these are sent before
+                        if ends_connection(queue[0]):
+                            break  # these are sent before
                         more = render(queue.popleft())
                         size += sum(map(part_size, more))
                         parts += more

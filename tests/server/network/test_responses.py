@@ -16,7 +16,7 @@ from kbroker.server.network.limits import PipelineBudget
 from kbroker.server.network.memory_pool import MemoryPool
 from kbroker.server.network.page_cache import PageCache
 from kbroker.server.network.responses import Responses
-from kbroker.server.requests import PendingResponse, Refusal
+from kbroker.server.requests import NoResponseError, PendingResponse, Refusal
 
 
 class Bench:
@@ -95,3 +95,16 @@ def test_responses_before_a_refused_one_are_sent(before: str) -> None:
     assert len(bench.written) == 1
     assert [line for line in bench.told if "no such version" in line] == bench.told != []
     assert bench.dispatcher.surprises == 0
+
+
+def test_where_there_is_no_response_the_next_ones_are_joined_and_charged() -> None:
+    bench = Bench()
+    first: Deferred[object] = Deferred()
+    bench.add(first)
+    bench.add(Refusal(NoResponseError()))
+    bench.add(ApiVersionsResponse())
+    bench.turn()
+    assert bench.responses.queue.encoded == 2
+    first.resolve(ApiVersionsResponse())
+    bench.turn()
+    assert (len(bench.written), bench.told) == (1, [])
