@@ -83,13 +83,12 @@ class AnswerQueue(deque[PendingResponse]):
 
     def encode_ready(self, render: Render) -> None:
         """Encode every response that is ready, and charge it. One that ends the connection is left
-        for its turn, with those behind it. Raises what render raises.
+        for its turn. Raises what render raises.
         """
         try:
             for place, pending in enumerate(self):
-                if ends_connection(pending):
-                    break
-                if pending.message is not None and not isinstance(pending, EncodedResponse):
+                is_ready = pending.message is not None and not isinstance(pending, EncodedResponse)
+                if is_ready and not ends_connection(pending):
                     self[place] = encoded = EncodedResponse(pending, render(pending))
                     self.encoded += 1
                     self.held_bytes += encoded.held_bytes

@@ -97,6 +97,17 @@ def test_responses_before_a_refused_one_are_sent(before: str) -> None:
     assert bench.dispatcher.surprises == 0
 
 
+def test_what_is_behind_a_refused_one_is_charged() -> None:
+    bench = Bench()
+    bench.add(Deferred())
+    bench.add(Refusal(MalformedRequest("no such version")))
+    bench.add(ApiVersionsResponse())
+    bench.turn()
+    bench.turn()
+    queue = bench.responses.queue
+    assert (queue.encoded, queue.charged_bytes > 0, bench.told) == (1, True, [])
+
+
 def test_where_there_is_no_response_the_next_ones_are_joined_and_charged() -> None:
     bench = Bench()
     first: Deferred[object] = Deferred()
