@@ -144,6 +144,7 @@ class Deletions:
         try:
             values = json.loads(content or b"")
             until = {int(partition): int(offset) for partition, offset in values["until"].items()}
+            _level(name.removesuffix(_NOTE))  # a name that is not the job's
             return Kept(name.removesuffix(_NOTE), int(values["generation"]), until)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JobError(

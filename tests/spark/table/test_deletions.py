@@ -76,6 +76,11 @@ def test_what_no_batch_needs_goes(output: Folder) -> None:
 
 
 def test_a_damaged_note_is_one_line(output: Folder) -> None:
+    note = b'{"generation": 1, "until": {}}'
+    output.write(f"{FOLDER}/{3:020d}-merged-x.json", note)
+    with pytest.raises(JobError, match=r"3-merged-x\.json is damaged .*'x'"):
+        Deletions(output, 1).kept()
+    output.delete(f"{FOLDER}/{3:020d}-merged-x.json")
     output.write(f"{FOLDER}/{3:020d}.json", b"{}")
     with pytest.raises(JobError, match=r"3\.json is damaged .*: bring it back from a copy"):
         Deletions(output, 1).kept()
