@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -233,7 +233,9 @@ class Broker:
         await log.start()
         if config.is_single_node:
             _check_voters(config, log.driver.voter_ids)
-        await self._join_cluster(servers, timers, logs, log, to_controller)
+        await self._join_cluster(
+            partial(self._start_broker, servers, timers, logs, log, to_controller)
+        )
         logger.info("started in %.0f ms", (time.monotonic() - started) * 1000)
 
     def _follow_settings(self, log: MetadataLog, servers: NodeServers, logs: LogManager) -> None:
@@ -246,14 +248,7 @@ class Broker:
     def _services_of(self, controller: ControllerRole) -> ControllerServices:
         return controller.services(self.memory, self.dynamic, self.resources.set_log_level)
 
-    async def _join_cluster(
-        self,
-        servers: NodeServers,
-        timers: LoopTimers,
-        logs: LogManager,
-        log: MetadataLog,
-        to_controller: NodeToController,
-    ) -> None:
+    async def _join_cluster(self, start_broker: Callable[[], Awaitable[None]]) -> None:
         """Start the roles. Raises the failure of this broker if it fails meanwhile: the roles would
         wait for ever for a metadata log that has failed, because proposals fail with NOT_CONTROLLER
         then, which is retried.
@@ -263,7 +258,7 @@ class Broker:
                 if self._controller is not None and self.failure is None:
                     await self._controller.start()
                 if self.config.is_broker and self.failure is None:
-                    await self._start_broker(servers, timers, logs, log, to_controller)
+                    await start_broker()
         except Exception:
             if self.failure is None:
                 raise
