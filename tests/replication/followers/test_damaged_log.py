@@ -23,7 +23,7 @@ from kbroker.replication.partition import Partition
 from tests.log.cuts import cut_now
 from tests.log.damage import zero_from
 from tests.replication.followers.test_follower_log import EPOCH, FollowerLogWorld, batches
-from tests.replication.test_mover import TwoDirs
+from tests.replication.two_dirs import TwoDirs
 from tests.replication.world import TOPIC, TOPIC_ID, batch, fetch_request, partitions_of
 
 KEY, SOUND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

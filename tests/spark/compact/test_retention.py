@@ -34,7 +34,7 @@ class Session:
 
 def test_rows_of_an_archive() -> None:
     spark = Session([*ARCHIVED, "date"])
-    assert delete_old(spark, "t", 5) == 3  # type: ignore[arg-type]
+    assert delete_old(spark, "t", 5) == 3  # type: ignore[arg-type]  # not Spark's
     assert spark.told[-1] == "DELETE FROM t WHERE `timestamp` < timestamp_millis(5)"
 
 
@@ -50,5 +50,5 @@ def test_rows_of_an_archive() -> None:
 def test_rows_of_another_table_stay(columns: list[str]) -> None:
     spark = Session(columns)
     with pytest.raises(JobError, match=r"^--retention: `archive` did not make the table"):
-        delete_old(spark, "t", 5)  # type: ignore[arg-type]
+        delete_old(spark, "t", 5)  # type: ignore[arg-type]  # not Spark's
     assert spark.told == []

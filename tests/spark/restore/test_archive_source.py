@@ -73,7 +73,7 @@ def check(source: ArchiveSource, ends: dict[int, int]) -> None:
     """It has each record before these ends, and keeps offsets."""
     assert source.ends == ends
     assert offsets_in(source) == {partition: list(range(end)) for partition, end in ends.items()}
-    assert source.is_whole(None)  # type: ignore[arg-type]
+    assert source.is_whole(None)  # type: ignore[arg-type]  # an archive needs no session
 
 
 def stage_again(options: ArchiveOptions) -> None:
