@@ -25,8 +25,7 @@ from kbroker.log.state.closing import close_logs, release, rename_folder
 from kbroker.log.state.cut import Cut
 from kbroker.log.state.flush import LogFlush
 from kbroker.log.state.flushing import begin_flush, flush_now
-from kbroker.log.state.producers import take_snapshot
-from kbroker.log.state.rolling import roll_now, settle_roll
+from kbroker.log.state.rolling import roll_now
 from kbroker.log.storage import names
 from kbroker.log.storage.checkpoint import Checkpoint, read_topic_id_after_stop, write_topic_id
 from kbroker.log.storage.damaged import DamagedLogError
@@ -42,7 +41,7 @@ from kbroker.log.time_search import (
     search_max_timestamp,
     search_time,
 )
-from kbroker.model import InvariantError, TopicPartition, Uuid
+from kbroker.model import TopicPartition, Uuid
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.settings.views.log_config import LogConfig
 
@@ -344,46 +343,3 @@ class PartitionLog(AppendableLog):
         return rename_folder(
             self, names.marked_directory_name(self.topic_partition, unique, suffix)
         )
-
-    def become_current(self, *, now_ms: int) -> Self:
-        """Rename the folder from `...-future` to the partition's own name and open it there.
-        Returns the log that replaces this one, which is closed. Syncs nothing; blocks briefly to
-        load the folder.
-        """
-        settle_roll(self)
-        recovery_point = self.recovery_point
-        take_snapshot(self)
-        self.leader_epochs.write()
-        self.segments.active.close()
-        log = self.open(
-            rename_folder(self, str(self.topic_partition)),
-            self.topic_partition,
-            self.config,
-            recovery_point=recovery_point,
-            log_start_offset=self.log_start_offset,
-            clean_shutdown=True,
-            now_ms=now_ms,
-            topic_id=self.topic_id,
-            producer_id_expiration_ms=self.producers.expiration_ms,
-            open_files=self.segments.open_files,
-            random=self.segments.random,
-        )
-        log.recovery_point = min(recovery_point, log.log_end_offset)
-        log.changes.changed(folder=True)
-        log.first_unflushed_ms = self.first_unflushed_ms
-        log.on_rolled = self.on_rolled
-        return log
-
-    def take_over(self, other: PartitionLog) -> None:
-        """Take over the epochs, producers, log start offset and high watermark of other, which has
-        the same records.
-        """
-        if self.log_end_offset != other.log_end_offset:
-            raise InvariantError(f"{self} cannot take over {other}")
-        self.leader_epochs.replace(other.leader_epochs.entries)
-        self.cleaner_offset = other.cleaner_offset
-        self.producers = other.producers
-        self.last_snapshot_offset = -1
-        retention.move_start(self, other.log_start_offset)
-        if other.high_watermark is not None:
-            self.on_high_watermark(other.high_watermark)

@@ -9,6 +9,10 @@ from __future__ import annotations
 from kbroker.log.directories.directory import LogDirectory
 from kbroker.log.directories.log_directories import LogDirectories
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.state import retention
+from kbroker.log.state.closing import rename_folder
+from kbroker.log.state.producers import take_snapshot
+from kbroker.log.state.rolling import settle_roll
 from kbroker.log.storage import names
 from kbroker.log.storage.files import LogDirectoryError, sync_directory
 from kbroker.model import (
@@ -115,11 +119,57 @@ class LogMoves:
             self._directories.remove(topic_partition)
         del directory.futures[topic_partition]
         try:
-            log = future.become_current(now_ms=self._directories.now_ms())
+            log = _opened_under_its_name(future, now_ms=self._directories.now_ms())
             if current is not None:
-                log.take_over(current)
+                _take_over(log, current)
         except LogDirectoryError as error:
             self._directories.fail(directory, error)
             raise
         self._directories.add(directory, topic_partition, log)
         return log
+
+
+def _opened_under_its_name(future: PartitionLog, *, now_ms: int) -> PartitionLog:
+    """Rename the folder from `...-future` to the partition's own name and open it there.
+
+    Returns the log that replaces the future one, which is closed. Syncs nothing; blocks briefly to
+    load the folder. Raises LogDirectoryError.
+    """
+    settle_roll(future)
+    recovery_point = future.recovery_point
+    take_snapshot(future)
+    future.leader_epochs.write()
+    future.segments.active.close()
+    log = PartitionLog.open(
+        rename_folder(future, str(future.topic_partition)),
+        future.topic_partition,
+        future.config,
+        recovery_point=recovery_point,
+        log_start_offset=future.log_start_offset,
+        clean_shutdown=True,
+        now_ms=now_ms,
+        topic_id=future.topic_id,
+        producer_id_expiration_ms=future.producers.expiration_ms,
+        open_files=future.segments.open_files,
+        random=future.segments.random,
+    )
+    log.recovery_point = min(recovery_point, log.log_end_offset)
+    log.changes.changed(folder=True)
+    log.first_unflushed_ms = future.first_unflushed_ms
+    log.on_rolled = future.on_rolled
+    return log
+
+
+def _take_over(log: PartitionLog, other: PartitionLog) -> None:
+    """Give log the epochs, producers, log start offset and high watermark of other, which has the
+    same records.
+    """
+    if log.log_end_offset != other.log_end_offset:
+        raise InvariantError(f"{log} cannot take over {other}")
+    log.leader_epochs.replace(other.leader_epochs.entries)
+    log.cleaner_offset = other.cleaner_offset
+    log.producers = other.producers
+    log.last_snapshot_offset = -1
+    retention.move_start(log, other.log_start_offset)
+    if other.high_watermark is not None:
+        log.on_high_watermark(other.high_watermark)
