@@ -104,6 +104,7 @@ def test_killed_at_every_change_of_a_file(
     raise AssertionError("the run has no end")
 
 
+@pytest.mark.long_spark
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost checkpoint", "whole"])
 def test_resumed_and_killed_at_every_change_of_a_file(
     cluster: Cluster,

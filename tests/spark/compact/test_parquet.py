@@ -145,6 +145,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     monkeypatch.setattr(steps, "exchange", counted(steps.exchange))
 
 
+@pytest.mark.long_spark
 def test_killed_at_every_change_of_a_file(
     cluster: Cluster,
     spark: SimulatedSpark,

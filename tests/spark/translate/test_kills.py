@@ -21,7 +21,7 @@ from tests.spark.copying.records import content, records_of
 from tests.spark.kill_rounds import ROOT, ROUNDS
 from tests.spark.translate.test_job import Copy, append
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.long_spark, pytest.mark.timeout(3600)]
 
 
 @ROUNDS
