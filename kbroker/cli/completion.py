@@ -29,7 +29,9 @@ class UserShell(StrEnum):
 
 
 @app.command("completion", epilog=EPILOG)
-def completion(shell: Annotated[UserShell, typer.Argument(help="Whose script.")]) -> None:
+def completion(
+    shell: Annotated[UserShell, typer.Argument(metavar="shell", help="Whose script.")],
+) -> None:
     """Print a completion script for a shell."""
     print(completion_script(shell))
 

@@ -147,7 +147,7 @@ Examples:
 @app.command("set", epilog=SET_EPILOG)
 def set_quotas(
     pairs: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE", help="Quotas and their values.")
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="Quotas and their values.")
     ],
     user: User = None,
     client_id: ClientId = None,

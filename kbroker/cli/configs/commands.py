@@ -45,7 +45,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-KindArgument = Annotated[ResourceKind, typer.Argument(help="What the settings belong to.")]
+KindArgument = Annotated[
+    ResourceKind, typer.Argument(metavar="kind", help="What the settings belong to.")
+]
 NameArgument = Annotated[
     str, typer.Argument(help="Its name; of a broker the id, or default.", callback=not_empty)
 ]
@@ -121,7 +123,7 @@ def set_configs(
     kind: KindArgument,
     name: NameArgument,
     pairs: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings and values.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Settings and values.")
     ] = None,
     append: Append = None,
     subtract: Subtract = None,

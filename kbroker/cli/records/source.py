@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 Topics = Annotated[
     list[str],
-    typer.Argument(metavar="TOPIC[:P,P]", help="Topics or partitions of them.", callback=not_empty),
+    typer.Argument(
+        metavar="TOPIC[:P,P]...", help="Topics or partitions of them.", callback=not_empty
+    ),
 ]
 Regex = Annotated[
     bool,

@@ -59,7 +59,7 @@ Examples:
 """
 NamedPartitions = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TOPIC[:P,P]", help="Topics or partitions.", callback=not_empty),
+    typer.Argument(metavar="TOPIC[:P,P]...", help="Topics or partitions.", callback=not_empty),
 ]
 BeforeOffset = Annotated[
     int | None,
@@ -78,7 +78,7 @@ TO_THE_END: Final = -1
 def offsets(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="TOPIC[:P,P]", help="Topics or partitions.", callback=not_empty),
+        typer.Argument(metavar="TOPIC[:P,P]...", help="Topics or partitions.", callback=not_empty),
     ],
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="Where they are at this time.")
