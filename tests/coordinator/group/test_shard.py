@@ -128,7 +128,7 @@ def test_states_of_deleted_topics_are_removed_in_batches_that_are_small_enough()
     world = World()
     shard = world.shard()
     events, other = (world.topics.topics[name].topic_id for name in ("events", "other"))
-    states = StatePartitions(initialized={events: (0,), other: tuple(range(10_000))})
+    states = StatePartitions(initialized={events: frozenset({0}), other: frozenset(range(10_000))})
     for number in range(40):
         shard.replay(share_group_record(f"g{number}", 1, 0))
         shard.replay(state_partitions_record(f"g{number}", states))
