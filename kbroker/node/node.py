@@ -440,6 +440,7 @@ class Broker:
     async def _close_all(self) -> None:
         self._stop_accepting()
         if self._servers is not None:
+            self._servers.abort()  # after a start that failed, connections may be open
             self._servers.close()
         broker_epoch = NO_BROKER_EPOCH
         if self._role is not None:
