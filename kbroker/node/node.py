@@ -228,6 +228,8 @@ class Broker:
                 requests=to_controller,
             )
             self._controllers = ControllerDispatchers(partial(self._services_of, controller))
+            if self._monitoring is not None:
+                self._monitoring.add_forwarded(self._controllers.errors)
             if config.controller_listeners:
                 await self._open_controller(servers, self._controllers)
         await log.start()
