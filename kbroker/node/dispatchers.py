@@ -19,6 +19,7 @@ from kbroker.server.handlers import (
     forwarded_apis,
     telemetry_apis,
 )
+from kbroker.server.request_errors import RequestErrors
 from kbroker.server.services import ControllerServices, Services
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 
 
 class ControllerDispatchers:
-    """The dispatchers of one controller. services: called once, with the first table."""
+    """The dispatchers of one controller. services: called once, with the first table. errors: those
+    of `forwarded`.
+    """
 
     def __init__(self, services: Callable[[], ControllerServices]) -> None:
         self._make_services = services
+        self.errors = RequestErrors()
 
     @cached_property
     def services(self) -> ControllerServices:
@@ -40,7 +44,9 @@ class ControllerDispatchers:
     def forwarded(self) -> Dispatcher[ControllerServices]:
         """The dispatcher of requests that brokers forward."""
         handlers = [each for each in controller_apis() if APIS[each.api_key].forwardable]
-        return Dispatcher(handlers, self.services, listener=ListenerType.CONTROLLER)
+        return Dispatcher(
+            handlers, self.services, listener=ListenerType.CONTROLLER, errors=self.errors
+        )
 
     def of_listeners(self) -> Dispatcher[ControllerServices]:
         """The dispatcher of connections to controller listeners."""
@@ -70,8 +76,9 @@ def broker_dispatcher(
         else handlers
     )
     if controllers is None:
-        forwarder: Forwarder = RequestForwarder(forwarded_apis(), services, to_controller)
-        return Dispatcher(own, services, forwarder=forwarder)
+        errors = RequestErrors()
+        forwarder: Forwarder = RequestForwarder(forwarded_apis(), services, to_controller, errors)
+        return Dispatcher(own, services, forwarder=forwarder, errors=errors)
     if handlers is not None:
         return Dispatcher(own, services)
     here = {handler.api_key for handler in own}

@@ -30,6 +30,7 @@ from kbroker.server.monitoring.health import (
 from kbroker.server.monitoring.sources import BrokerSources, MetricsSources, OpenListeners
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.request_errors import RequestErrors
 from kbroker.settings.broker import BrokerConfig
 
 MAX_SERIES: Final = "kbroker.metrics.max.series"
@@ -83,6 +84,10 @@ class NodeMonitoring:
         """Add listeners that are about to open; their requests are measured from now on."""
         dispatcher.times = {}
         self._sources.listeners.append(OpenListeners(dispatcher, shared))
+
+    def add_forwarded(self, errors: RequestErrors) -> None:
+        """Add the errors of requests that are forwarded to this controller."""
+        self._sources.forwarded = errors
 
     # called by the endpoint
 

@@ -228,6 +228,8 @@ class Broker:
                 requests=to_controller,
             )
             self._controllers = ControllerDispatchers(partial(self._services_of, controller))
+            if self._monitoring is not None:
+                self._monitoring.add_forwarded(self._controllers.errors)
             if config.controller_listeners:
                 await self._open_controller(servers, self._controllers)
         await log.start()
@@ -440,6 +442,7 @@ class Broker:
     async def _close_all(self) -> None:
         self._stop_accepting()
         if self._servers is not None:
+            self._servers.abort()  # after a start that failed, connections may be open
             self._servers.close()
         broker_epoch = NO_BROKER_EPOCH
         if self._role is not None:

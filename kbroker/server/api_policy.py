@@ -226,3 +226,11 @@ def authorisation_check(policy: ApiPolicy, authorizer: Authorizer | None) -> Che
                 raise KafkaError(AUTHORIZATION_FAILED[resource])
 
     return check
+
+
+def checks_of(
+    policy: ApiPolicy, broker: BrokerView, authorizer: Authorizer | None
+) -> tuple[Check, ...]:
+    """The steps between decoding a request and its handler that an API needs, in their order."""
+    steps = (group_protocol_check(policy, broker), authorisation_check(policy, authorizer))
+    return tuple(check for check in steps if check is not None)

@@ -42,16 +42,13 @@ from kbroker.server.api_handler import (
     small_responses,
 )
 from kbroker.server.api_policy import (
-    ApiPolicy,
     Authorizer,
-    BrokerView,
-    Check,
     ListenerType,
     Quota,
-    authorisation_check,
-    group_protocol_check,
+    checks_of,
 )
 from kbroker.server.forwarding import Forwarder
+from kbroker.server.request_errors import RequestErrors
 from kbroker.server.requests import (
     CloseConnection,
     HandlerSteps,
@@ -151,8 +148,8 @@ class Dispatcher(Generic[S]):
     """The handler table of one type of listener, at work.
 
     small_responses: keys of the APIs of `MemoryClass.SMALL_RESPONSE`. requests: how many, by API
-    key. errors: answers that are an error as a whole, by API key and code. surprises: unexpected
-    exceptions. times: by API key, from `dispatch` to the end of `render`; None: not measured.
+    key. errors: answers that are an error as a whole, which a forwarder may count, too. times: by
+    API key, from `dispatch` to the end of `render`; None: not measured.
     """
 
     __slots__ = (
@@ -166,7 +163,6 @@ class Dispatcher(Generic[S]):
         "interceptors",
         "requests",
         "small_responses",
-        "surprises",
         "times",
     )
 
@@ -178,6 +174,7 @@ class Dispatcher(Generic[S]):
         listener: ListenerType = ListenerType.BROKER,
         authorizer: Authorizer | None = None,
         forwarder: Forwarder | None = None,
+        errors: RequestErrors | None = None,
     ) -> None:
         """handlers: those whose policy does not name the listener type are left out, and those of
         APIs that the forwarder has.
@@ -197,13 +194,17 @@ class Dispatcher(Generic[S]):
         self._large = LargeRequests(services)
         self.interceptors: dict[int, Interceptor] = {}
         self.requests: dict[int, int] = {}
-        self.errors: dict[tuple[int, int], int] = {}
+        self.errors = errors or RequestErrors()
         self.small_responses = small_responses(served)
         if forwarder is not None:
             self.small_responses |= forwarder.small_responses
-        self.surprises = 0
         self.times: dict[int, Histogram] | None = None
         self._own_versions = api_version_ranges(served)
+
+    @property
+    def surprises(self) -> int:
+        """How many requests had an unexpected exception."""
+        return self.errors.surprises
 
     def api_versions(self) -> Sequence[ApiVersionRange]:
         """What ApiVersions announces."""
@@ -393,7 +394,7 @@ class Dispatcher(Generic[S]):
         except RefusedRequest as error:
             raise CloseConnection(str(error)) from None
         except Exception as error:
-            self.surprises += 1
+            self.errors.surprises += 1
             logger.exception(
                 "node %d: cannot encode the %s v%d response",
                 self._services.node_id,
@@ -461,11 +462,10 @@ class Dispatcher(Generic[S]):
         KafkaError is logged and counted.
         """
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
-        counted = int(handler.api_key), int(code)
-        self.errors[counted] = self.errors.get(counted, 0) + 1
+        self.errors.count(handler.api_key, code)
         if isinstance(error, KafkaError) and not isinstance(error, Surprise):
             return code, error.message
-        self.surprises += 1
+        self.errors.surprises += 1
         self._failures.log(
             context.arrived_ms,
             "node %d: %s v%d from client %s at %s failed",
@@ -477,14 +477,6 @@ class Dispatcher(Generic[S]):
             exc_info=None if isinstance(error, Surprise) else error,
         )
         return ErrorCode.UNKNOWN_SERVER_ERROR, ""
-
-
-def checks_of(
-    policy: ApiPolicy, broker: BrokerView, authorizer: Authorizer | None
-) -> tuple[Check, ...]:
-    """The steps between decoding a request and its handler that an API needs, in their order."""
-    steps = (group_protocol_check(policy, broker), authorisation_check(policy, authorizer))
-    return tuple(check for check in steps if check is not None)
 
 
 def _unsupported_version(

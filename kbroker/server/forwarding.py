@@ -41,6 +41,7 @@ from kbroker.protocol.framing import (
 from kbroker.protocol.messages.cluster import EnvelopeResponse
 from kbroker.server.api_handler import RegisteredApi, api_version_ranges, small_responses
 from kbroker.server.api_policy import Quota
+from kbroker.server.request_errors import RequestErrors
 from kbroker.server.requests import (
     LARGE_REQUEST_BYTES,
     LargePendingResponse,
@@ -130,19 +131,23 @@ class _ForwardedRequest(NamedTuple):
 
 
 class RequestForwarder:
-    """Of one broker. handlers: of the APIs to be forwarded."""
+    """Of one broker. handlers: of the APIs to be forwarded. errors: counts the requests that no
+    controller has answered.
+    """
 
     def __init__(
         self,
         handlers: Iterable[RegisteredApi[Any]],
         services: NodeServices,
         channel: EnvelopeChannel,
+        errors: RequestErrors,
     ) -> None:
         self._handlers = {int(handler.api_key): handler for handler in handlers}
         self._node_id = services.node_id
         self._memory = services.memory
         self._large = LargeRequests(services)
         self._channel = channel
+        self._errors = errors
         network = NetworkConfig.from_broker(services.config)
         self._max_bytes = min(network.max_frame_bytes, network.max_list_bytes) - ENVELOPE_BYTES
         self._refused = LogThrottle(logger)
@@ -241,6 +246,7 @@ class RequestForwarder:
         """The error response to a request that no controller has answered."""
         code = error.code if error.code in _RELAYED_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
         handler, header = request.handler.load(), request.header
+        self._errors.count(handler.api_key, code)
         kind = request_class(header.api_key)
         if request.is_large:
             context = RequestContext(

@@ -110,6 +110,12 @@ def forwarded(node: Broker) -> dict[int, int]:
     return node._controllers.forwarded.requests
 
 
+def errors_of_forwarded(node: Broker) -> dict[tuple[int, int], int]:
+    """Those of them that were refused as a whole, by API and code."""
+    assert node._controllers is not None
+    return node._controllers.errors.counts
+
+
 def test_a_broker_forwards_what_its_controllers_decide(tmp_path: Path) -> None:
     async def script() -> None:
         async with running(Cluster(tmp_path, CONTROLLERS | {4: "broker"})) as cluster:
@@ -118,6 +124,8 @@ def test_a_broker_forwards_what_its_controllers_decide(tmp_path: Path) -> None:
                 await _decisions(cluster, connection)
                 standby = next(each for each in CONTROLLERS if each != cluster.active())
                 assert not forwarded(cluster.nodes[standby])
+                unregistered = ApiKey.UNREGISTER_BROKER, ErrorCode.BROKER_ID_NOT_REGISTERED
+                assert errors_of_forwarded(cluster.nodes[cluster.active()])[unregistered] == 1
                 counts = forwarded(cluster.nodes[cluster.active()])
                 assert counts[ApiKey.CREATE_TOPICS] == 1
                 assert set(counts) == {

@@ -19,12 +19,18 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker.lifecycle import LifecycleCore
+from kbroker.client.connection import BrokerConnection
 from kbroker.coordinator.runtime.host import HostStatus
 from kbroker.log.manager import LogManager
 from kbroker.model import StartupError
 from kbroker.node.node import Broker
+from kbroker.protocol.apis import ApiKey
+from kbroker.protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kbroker.protocol.messages.quorum import DescribeQuorumRequest
+from kbroker.server.requests import Outcome, RequestContext
 from kbroker.testing.embedded import EmbeddedBroker
 from scripts.ports import free_port
+from tests.e2e.wire import call
 from tests.node.cluster import Cluster, create_topic, produce, running, until
 from tests.server.monitoring.test_collection import Samples, commit_when_loaded, connect, samples
 
@@ -152,6 +158,28 @@ def test_the_page_names_the_node(broker: EmbeddedBroker) -> None:
     assert "broker, controller" in page
 
 
+def test_errors_of_requests_that_the_controller_answers(broker: EmbeddedBroker) -> None:
+    """The broker hands them to its controller: they are counted once, as each other error."""
+
+    def fail(context: RequestContext, request: object) -> Outcome:
+        raise RuntimeError("broken for the test")
+
+    def break_controller(running: Broker) -> None:
+        assert running._controllers is not None
+        running._controllers.forwarded.interceptors[ApiKey.DESCRIBE_QUORUM] = fail
+
+    broker.call(break_controller)
+    with connect(broker) as connection:
+        call(connection, UnregisterBrokerRequest(broker_id=99), 0)
+        call(connection, DescribeQuorumRequest(), 0)
+    found = samples(get(port_of(broker), "/metrics")[1])
+    errors, requests = "kbroker_request_errors_total", "kafka_network_requestmetrics_requests_total"
+    assert found[errors, "BROKER_ID_NOT_REGISTERED", "UnregisterBroker"] == 1
+    assert found[errors, "UNKNOWN_SERVER_ERROR", "DescribeQuorum"] == 1
+    assert found["kbroker_unexpected_errors_total",] == 1
+    assert found[requests, "UnregisterBroker"] == found[requests, "DescribeQuorum"] == 1
+
+
 def test_after_a_stop_the_port_is_free() -> None:
     port = free_port()
     for _ in range(2):
@@ -206,6 +234,7 @@ def test_a_cluster(tmp_path: Path) -> None:
             assert [(await ask(cluster, number, "/readyz"))[0] for number in roles] == [200] * 3
             assert "unfenced" not in (await ask(cluster, 1, "/readyz"))[1]
             await _replication(cluster)
+            await _refused_by_the_controller(cluster)
             await cluster.stop(3)
             await until(lambda: not cluster.nodes[2].metadata.image.is_active(3))
             await _counted_without(cluster)
@@ -233,6 +262,16 @@ async def _replication(cluster: Cluster) -> None:
     assert all(each[f"{traffic}_bytesout_total",] == 0 for each in found)
     led = sum(each["kafka_server_replicamanager_leadercount",] for each in found)
     assert led == 2
+
+
+async def _refused_by_the_controller(cluster: Cluster) -> None:
+    """A request that a broker forwards is counted by the controller that refuses it."""
+    port = cluster.client_ports[2]
+    async with await BrokerConnection.connect("127.0.0.1", port) as connection:
+        await connection.request(UnregisterBrokerRequest(broker_id=99), UnregisterBrokerResponse)
+    refused = "kbroker_request_errors_total", "BROKER_ID_NOT_REGISTERED", "UnregisterBroker"
+    assert (await scrape(cluster, 1))[refused] == 1
+    assert refused not in await scrape(cluster, 2)
 
 
 async def _counted_without(cluster: Cluster) -> None:

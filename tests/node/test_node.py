@@ -15,6 +15,7 @@ from kbroker.client.connection import BrokerConnection
 from kbroker.controller.registration import registration_request
 from kbroker.metadata.image import Endpoint
 from kbroker.model import InvariantError, StartupError
+from kbroker.node.broker.broker_role import BrokerRole
 from kbroker.node.node import Broker
 from kbroker.ports import Deferred
 from kbroker.protocol.apis import ApiKey
@@ -127,6 +128,33 @@ def test_a_disk_that_fails_during_the_start_ends_it(
             asyncio.run(start())
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     asyncio.run(start_again())  # nothing is locked
+
+
+@pytest.mark.parametrize("cause", ["error", "cancel"])
+def test_a_start_that_fails_closes_the_connections_that_it_has_accepted(
+    cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listeners of a controller accept connections early."""
+    connections: list[BrokerConnection] = []
+    running = node(tmp_path, BOTH)
+
+    async def start_role(self: BrokerRole, endpoints: object) -> None:
+        connections.append(await connect(running, "CONTROLLER"))
+        await connections[0].request(ApiVersionsRequest(), ApiVersionsResponse)
+        if cause == "cancel":
+            raise asyncio.CancelledError
+        raise StartupError("broken for the test")
+
+    async def script() -> None:
+        with pytest.raises((StartupError, asyncio.CancelledError)):
+            await running.start()
+        async with asyncio.timeout(10), connections[0]:
+            with pytest.raises(KafkaError, match="closed the connection"):
+                await connections[0].request(ApiVersionsRequest(), ApiVersionsResponse)
+        assert running.connections == []
+
+    monkeypatch.setattr(BrokerRole, "start", start_role)
+    asyncio.run(script())
 
 
 def test_a_failure_during_the_start_is_raised(

@@ -40,6 +40,7 @@ from kbroker.server.api_policy import (
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.forwarding import ENVELOPE_BYTES, Forwarder, LocalForwarder, RequestForwarder
 from kbroker.server.handlers.topics.topics import create_topics_error
+from kbroker.server.request_errors import RequestErrors
 from kbroker.server.requests import (
     LARGE_REQUEST_BYTES,
     CloseConnection,
@@ -133,7 +134,10 @@ class Broker:
             policy(0, 4, Forward.NEVER),
         )
         controller = Dispatcher((describe,), cast(NodeServices, self.sliced))
-        forwarder: Forwarder = RequestForwarder((create, describe), services, self.channel)
+        self.errors = RequestErrors()
+        forwarder: Forwarder = RequestForwarder(
+            (create, describe), services, self.channel, self.errors
+        )
         if is_whole_cluster:
             forwarder = LocalForwarder((describe,), lambda: controller, listener_name="CONTROLLER")
         self.dispatcher = Dispatcher((create, heartbeat), services, forwarder=forwarder)
@@ -310,6 +314,7 @@ def test_failures_are_answered_in_the_apis_own_form(
     broker.answer(outcome)
     assert [each.name for each in broker.created(pending).topics] == names
     assert broker.codes(pending) == {code}
+    assert broker.errors.counts == {(ApiKey.CREATE_TOPICS, code): 1}
     assert not broker.sliced.memory.used
 
 

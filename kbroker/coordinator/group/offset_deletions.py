@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.coordinator.runtime.host import Host, HostStatus
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import CoordinatorResult
+from kbroker.coordinator.runtime.result import in_batches
 from kbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from kbroker.coordinator.topics import DeletedTopic
 from kbroker.ports import TimerHandle, Timers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STEPS_PER_TURN: Final = 1_000
 """How many groups and offsets are looked at in one turn of the loop, those of all shards together;
-the tombstones of one shard are one batch.
+the tombstones of one shard are one batch, unless they are too large for it.
 """
 
 
@@ -81,7 +81,6 @@ class OffsetDeletions:
                 self._queue.popleft()
             left -= len(looked_at)
             tombstones = [record for record in looked_at if record is not None]
-            if tombstones:
-                self._runtime.carry_out(host, [CoordinatorResult(tombstones, None)])
+            self._runtime.carry_out(host, in_batches(tombstones, STEPS_PER_TURN))
         if self._queue:
             self._timer = self._timers.call_later(0, self._advance)

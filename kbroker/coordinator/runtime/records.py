@@ -20,6 +20,8 @@ from kbroker.protocol.codecs.schema import CoordinatorKey, CoordinatorValue
 _INT16: Final = struct.Struct(">h")
 _PREFIXES: Final = tuple(_INT16.pack(number) for number in range(64))
 """By record type, and by value version."""
+_FRAME_BYTES: Final = 32
+"""An upper bound of the bytes of a record besides its key and value: lengths, deltas and flags."""
 
 
 class CoordinatorRecord:
@@ -55,6 +57,14 @@ def encode_key(key: CoordinatorKey) -> bytes:
 def encode_value(value: CoordinatorValue | None, version: int) -> bytes | None:
     """The value's bytes: int16 version, then the body. A tombstone (None) stays None."""
     return None if value is None else _PREFIXES[version] + encode(value, version)
+
+
+def batch_bytes(record: CoordinatorRecord) -> int:
+    """An upper bound of the bytes that the record takes in a batch that is not compressed. Raises
+    ValueError for a field that cannot be encoded.
+    """
+    value = encode_value(record.value, record.version)
+    return _FRAME_BYTES + len(encode_key(record.key)) + (0 if value is None else len(value))
 
 
 def encode_batch(

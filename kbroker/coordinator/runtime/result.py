@@ -9,15 +9,20 @@ org.apache.kafka.coordinator.common.runtime.CoordinatorResult.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from kbroker.coordinator.runtime.records import CoordinatorRecord
+from kbroker.coordinator.runtime.records import CoordinatorRecord, batch_bytes
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.errors import ErrorCode
 
 R_co = TypeVar("R_co", covariant=True)
+
+BYTES_PER_BATCH: Final = 256 * 1024
+"""How large the batches of many independent records become: well below max.message.bytes, because
+the log refuses a larger batch as a whole.
+"""
 
 DeferredResponse = Deferred[Message]
 """The response to a request that waits in a shard, for a rebalance for example. The shard keeps the
@@ -114,8 +119,18 @@ each as a separate batch.
 
 
 def in_batches(records: Sequence[CoordinatorRecord], size: int) -> list[CoordinatorResult[None]]:
-    """Decisions of many independent records, such as tombstones: at most size of them per batch."""
-    return [
-        CoordinatorResult(records[start : start + size], None)
-        for start in range(0, len(records), size)
-    ]
+    """Decisions of many independent records, such as tombstones, in order: at most size of them per
+    batch, and at most `BYTES_PER_BATCH` unless a single record is larger. An id may have 32,767
+    bytes.
+    """
+    batches: list[CoordinatorResult[None]] = []
+    start = taken = 0
+    for end, record in enumerate(records):
+        record_bytes = batch_bytes(record)
+        if end > start and (end - start == size or taken + record_bytes > BYTES_PER_BATCH):
+            batches.append(CoordinatorResult(records[start:end], None))
+            start, taken = end, 0
+        taken += record_bytes
+    if start < len(records):
+        batches.append(CoordinatorResult(records[start:], None))
+    return batches

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.coordinator.runtime.coordinator_log import CoordinatorLog
@@ -86,7 +86,7 @@ class _Tombstones(NamedTuple):
     """The tombstones to write to one shard after topics were deleted."""
 
     host: Host[ShareStateShard]
-    batches: Iterator[list[CoordinatorRecord]]
+    batches: Iterator[Sequence[CoordinatorRecord]]
 
 
 class _Pruning:

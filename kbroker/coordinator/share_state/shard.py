@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, cast
 
 from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import CoordinatorResult, Results
+from kbroker.coordinator.runtime.result import CoordinatorResult, Results, in_batches
 from kbroker.coordinator.share_state.combination import combine, combine_changed
 from kbroker.model import Uuid
 from kbroker.protocol.codecs.codec import decode
@@ -37,7 +37,8 @@ from kbroker.protocol.share_partition_state import (
 
 TOMBSTONES_PER_BATCH: Final = 200
 SNAPSHOTS_PER_BATCH: Final = 200
-"""Approximate number of states, and batches of states, in a batch of snapshots."""
+"""Approximate weight of a batch of snapshots, see `Snapshots`."""
+CHARACTERS_PER_WEIGHT: Final = 64
 TOPICS_PER_BATCH: Final = 1000
 """How many topics `tombstones_of_deleted_topics` checks before it pauses."""
 
@@ -101,8 +102,8 @@ class ShareState:
 
 
 class Snapshots(NamedTuple):
-    """Some snapshots, for one batch of the log. weight: the number of states and batches of
-    states.
+    """Some snapshots, for one batch of the log. weight: the number of states, of their batches, and
+    of `CHARACTERS_PER_WEIGHT` of their group ids, which may have 32,767 bytes.
     """
 
     records: list[CoordinatorRecord]
@@ -297,10 +298,10 @@ class ShareStateShard:
         )
         return CoordinatorResult([], summary)
 
-    def tombstones_of_deleted_topics(self) -> Iterator[list[CoordinatorRecord]]:
+    def tombstones_of_deleted_topics(self) -> Iterator[Sequence[CoordinatorRecord]]:
         """The tombstones of states whose topics no longer exist, in batches of at most
-        `TOMBSTONES_PER_BATCH`. Some batches are empty: the caller may pause after each, and the
-        shard may change during a pause.
+        `TOMBSTONES_PER_BATCH`, bounded as by `in_batches`. Some batches are empty: the caller may
+        pause after each, and the shard may change during a pause.
         """
         for count, topic_id in enumerate(list(self._by_topic), 1):
             if count % TOPICS_PER_BATCH == 0:
@@ -309,11 +310,13 @@ class ShareStateShard:
                 continue
             places = list(self._by_topic.get(topic_id, ()))
             for start in range(0, len(places), TOMBSTONES_PER_BATCH):
-                yield [
+                tombstones = [
                     CoordinatorRecord(_snapshot_key(key), None)
                     for key in places[start : start + TOMBSTONES_PER_BATCH]
                     if key in self.states
                 ]
+                for batch in in_batches(tombstones, TOMBSTONES_PER_BATCH):
+                    yield batch.records
 
     def snapshots(self) -> Iterator[Snapshots]:
         """Snapshots of all states; once they are written, no record before the first of them is
@@ -334,7 +337,7 @@ class ShareStateShard:
                 (),
             )
             records.append(self._snapshot(key, state, same, state.leader_epoch))
-            weight += 1 + len(state.batches)
+            weight += 1 + len(state.batches) + len(key.group_id) // CHARACTERS_PER_WEIGHT
             if weight >= SNAPSHOTS_PER_BATCH:
                 yield Snapshots(records, weight)
                 records, weight = [], 0

@@ -25,7 +25,7 @@ def collect(sources: MetricsSources) -> Iterator[str]:
     """
     out = Exposition(sources.max_series)
     yield from process_metrics(out, sources)
-    yield from request_metrics(out, sources.listeners)
+    yield from request_metrics(out, sources.listeners, sources.forwarded)
     quorum, loader = sources.quorum, sources.loader
     if quorum is not None and loader is not None:
         yield from quorum_metrics(out, quorum, loader)

@@ -9,21 +9,30 @@ from kbroker.protocol.apis import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.server.monitoring.exposition import Exposition, labels
 from kbroker.server.monitoring.sources import OpenListeners
+from kbroker.server.request_errors import RequestErrors
 
 
-def request_metrics(out: Exposition, listeners: Sequence[OpenListeners]) -> Iterator[str]:
-    """Quick: there are as many APIs as there are."""
+def request_metrics(
+    out: Exposition, listeners: Sequence[OpenListeners], forwarded: RequestErrors | None
+) -> Iterator[str]:
+    """Quick: there are as many APIs as there are. forwarded: see `MetricsSources`; the broker that
+    got such a request counts it, as a request without an error.
+    """
     dispatchers = [each.dispatcher for each in listeners]
+    refused = [dispatcher.errors for dispatcher in dispatchers]
+    if forwarded is not None:
+        refused.append(forwarded)
     counts: dict[int, int] = {}
     errors: dict[tuple[int, int], int] = {}
     times: dict[int, Histogram] = {}
     for dispatcher in dispatchers:
         for api_key, count in dispatcher.requests.items():
             counts[api_key] = counts.get(api_key, 0) + count
-        for error, count in dispatcher.errors.items():
-            errors[error] = errors.get(error, 0) + count
         for api_key, histogram in (dispatcher.times or {}).items():
             times[api_key] = _sum(times.get(api_key), histogram)
+    for each in refused:
+        for error, count in each.counts.items():
+            errors[error] = errors.get(error, 0) + count
     yield from out.counters(
         "kafka_network_requestmetrics_requests",
         "Requests by API",
@@ -45,7 +54,7 @@ def request_metrics(out: Exposition, listeners: Sequence[OpenListeners]) -> Iter
     yield out.counter(
         "kbroker_unexpected_errors",
         "Requests answered UNKNOWN_SERVER_ERROR for an exception",
-        sum(dispatcher.surprises for dispatcher in dispatchers),
+        sum(each.surprises for each in refused),
     )
     yield from _connections(out, listeners)
 

@@ -15,6 +15,7 @@ from kbroker.quorum.driver import QuorumDriver
 from kbroker.server.dispatch import Dispatcher
 from kbroker.server.network.connection_shared import ConnectionShared
 from kbroker.server.network.memory_pool import MemoryPool
+from kbroker.server.request_errors import RequestErrors
 from kbroker.server.services import Services
 
 
@@ -49,13 +50,15 @@ class BrokerSources(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class MetricsSources:
     """The parts of one node, added as they are built. is_active_controller: None on a node that is
-    no controller. max_series: of one scrape.
+    no controller. forwarded: errors of requests that were forwarded to this controller. max_series:
+    of one scrape.
     """
 
     stalls: LoopStalls
     memory: MemoryPool
     max_series: int
     listeners: list[OpenListeners] = field(default_factory=list)
+    forwarded: RequestErrors | None = None
     quorum: QuorumDriver | None = None
     loader: MetadataLoader | None = None
     is_active_controller: Callable[[], bool] | None = None

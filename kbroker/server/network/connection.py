@@ -224,15 +224,15 @@ class Connection(asyncio.BufferedProtocol):
         clock.
         """
         self._note_progress(now)
-        if self._admission.ticket is None:
-            self._buffer.trim()
-            self._admission.give_back_unused()
+        self._admission.trim()
         if not self._shared.memory.contended:
             self._progress.no_contention()
         elif self._is_stalling_others(now):
             self.refuse("too slow while others wait for memory (kbroker.memory.limit.bytes)")
             self.abort()
             return
+        elif self._muting.is_muted:
+            self._admission.start_muted(self._muting, self._pump)
         if now - self._last_active <= max_idle_seconds:
             return
         if logger.isEnabledFor(logging.DEBUG):
@@ -428,10 +428,8 @@ class Connection(asyncio.BufferedProtocol):
             self._progress.responses_may_wait(now)
         elif self._progress.responses_are_stuck(now):
             return True
-        is_reading = self._gate.is_reading or self._muting.is_muted
-        if not (self._admission.held_bytes and is_reading and self._buffer.front_bytes):
-            return False
-        return self._progress.request_is_stalled(now, self._buffer.pending_bytes)
+        is_read = self._gate.is_reading and not self._muting.is_muted
+        return self._admission.is_stalled(now, is_read=is_read)
 
     # responses
 

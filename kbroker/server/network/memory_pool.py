@@ -148,6 +148,11 @@ class MemoryPool:
         """Whether a ticket waits, or a request with a large response would."""
         return self.contended or self.is_pressed
 
+    @property
+    def wants_buffers(self) -> bool:
+        """Whether a ticket waits for memory that receive buffers hold."""
+        return bool(self._requests) or (self.contended and self.used > self.limit)
+
     def has_room(self, count: int) -> bool:
         """Whether count more bytes are within the limit."""
         return self.used + count <= self.limit

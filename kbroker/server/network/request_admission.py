@@ -9,11 +9,16 @@ stops reading while there is a ticket.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from typing import Final
 
 from kbroker.server.network.memory_pool import MemoryPool, Ticket
+from kbroker.server.network.muting import Muting
 from kbroker.server.network.peer_progress import PeerProgress
-from kbroker.server.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
+from kbroker.server.network.receive_buffer import MIN_FREE_BYTES, SMALL_BYTES, ReceiveBuffer
 from kbroker.server.requests import CloseConnection
+
+STARTED_PER_SWEEP: Final = 16
+"""How many requests of a muted connection are started at a sweep."""
 
 
 class RequestAdmission:
@@ -30,6 +35,7 @@ class RequestAdmission:
         "_memory",
         "_progress",
         "_small_responses",
+        "_was_started",
         "held_bytes",
         "may_pass",
         "ticket",
@@ -48,6 +54,7 @@ class RequestAdmission:
         self._progress = progress
         self._go_on = go_on
         self._small_responses = small_responses
+        self._was_started = False  # by the last sweep, although it was muted
         self.may_pass = False
         self.held_bytes = 0
         self.ticket: Ticket | None = None
@@ -59,6 +66,12 @@ class RequestAdmission:
         if needed < self.held_bytes:
             given, self.held_bytes = self.held_bytes - needed, needed
             self._memory.give_back(given)
+
+    def trim(self) -> None:
+        """Called at each sweep: release memory that recent requests did not need."""
+        if self.ticket is None:
+            self._buffer.trim()
+            self.give_back_unused()
 
     def requests_handled(self) -> None:
         """The held bytes are for the next request; its pace is measured from now on."""
@@ -79,6 +92,36 @@ class RequestAdmission:
         """Memory pressure begins: release memory that is kept only for speed."""
         if self.held_bytes and self.ticket is None and not self._buffer.pending_bytes:
             self.shrink()
+
+    def is_stalled(self, now: float, *, is_read: bool) -> bool:
+        """At a sweep, while other connections wait: whether an incomplete request that has its
+        memory arrives too slowly. now: the loop's clock. is_read: whether the connection is read; a
+        sweep without counts if the last one has ended a mute, which may have begun again.
+        """
+        buffer, was_read, self._was_started = self._buffer, self._was_started, False
+        if not (self.held_bytes and buffer.front_bytes and (is_read or was_read)):
+            return False
+        return self._progress.request_is_stalled(now, buffer.pending_bytes)
+
+    def start_muted(self, muting: Muting, pump: Callable[[], None]) -> None:
+        """End the mute of a connection whose requests hold memory that others wait for, so that it
+        makes progress as they do. Each started request is charged to its quota, which mutes the
+        connection again, for longer. pump: starts the request at the front.
+        """
+        for _ in range(STARTED_PER_SWEEP):
+            if not (self._memory.wants_buffers and muting.is_muted and self._holds_unstarted()):
+                break
+            muting.end()
+            self._was_started = True
+            pump()
+
+    def _holds_unstarted(self) -> bool:
+        """Whether requests that have arrived hold memory, after releasing what they do not need."""
+        if self.ticket is not None:
+            return False
+        if self.held_bytes and self._buffer.pending_bytes + MIN_FREE_BYTES <= SMALL_BYTES:
+            self.shrink()
+        return self.held_bytes > 0
 
     def may_grow(self) -> bool:
         """Let the request at the front have the buffer that it needs, now or after waiting; a

@@ -11,6 +11,7 @@ from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.runtime.records import encode_batch
 from kbroker.model import TopicPartition
 from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
+from kbroker.settings.views.log_config import LogConfig
 from tests.coordinator.simulation import World
 
 GROUPS, MOST_PER_TURN = 300, 1_000
@@ -91,3 +92,17 @@ def test_a_coordinator_that_is_closed_deletes_no_more_offsets() -> None:
     world.coordinator.close()
     world.timers.advance(10)
     assert world.log_length() == batches
+
+
+def test_the_tombstones_of_long_group_ids_are_written_in_batches_that_are_small_enough() -> None:
+    world = World()
+    value = OffsetCommitValue(offset=1, topic_id=world.topics.topics["events"].topic_id)
+    for number in range(60):
+        record = offset_commit_record(f"{number:032000d}", "events", 0, value)
+        world.shard().replay(record)
+    world.coordinator.on_topics_deleted([world.topics.remove("events")])
+    world.timers.advance(0)
+    assert offsets_left(world, "events") == 0
+    sizes = [len(batch) for batch in world.log.batches[TopicPartition(GROUP_TOPIC, 0)]]
+    assert len(sizes) > 1
+    assert max(sizes) < LogConfig().max_message_bytes

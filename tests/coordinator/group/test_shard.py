@@ -8,13 +8,24 @@ import pytest
 
 from kbroker.coordinator.group.kind import GroupType
 from kbroker.coordinator.group.records import offset_commit_record
+from kbroker.coordinator.group.service import GROUP_TOPIC
 from kbroker.coordinator.group.shard import GroupShard
+from kbroker.coordinator.group.share.records import (
+    StatePartitions,
+    share_group_record,
+    state_partitions_record,
+)
+from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.stored.group_records import OffsetCommitValue
+from kbroker.settings.views.group_coordinator import GroupCoordinatorConfig
+from kbroker.settings.views.log_config import LogConfig
 from tests.coordinator.group.consumers import Consumer
 from tests.coordinator.group.members import ClientMember
 from tests.coordinator.group.streams_members import StreamsThread
 from tests.coordinator.simulation import World
+
+DAY_MS = 86_400_000
 
 
 def one_of_each(world: World) -> GroupShard:
@@ -94,3 +105,35 @@ def test_clients_of_the_classic_protocol_are_refused_by_kinds_without_such_membe
     member = ClientMember(world, "late", group="s")
     member.poll()
     assert member.errors[-1] is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def largest_batch(world: World) -> int:
+    """In bytes."""
+    return max(map(len, world.log.batches[TopicPartition(GROUP_TOPIC, 0)]))
+
+
+def test_expired_offsets_of_long_group_ids_are_deleted_in_batches_that_are_small_enough() -> None:
+    world = World()
+    for number in range(60):
+        value = OffsetCommitValue(offset=1, commit_timestamp=world.timers.now_ms())
+        world.shard().replay(offset_commit_record(f"{number:032000d}", "events", 0, value))
+    world.timers.wall_jump_ms += 8 * DAY_MS
+    world.timers.advance(GroupCoordinatorConfig().offsets_retention_check_interval_ms + 10)
+    assert list(world.shard().offsets.walk()) == []
+    assert largest_batch(world) < LogConfig().max_message_bytes
+
+
+def test_states_of_deleted_topics_are_removed_in_batches_that_are_small_enough() -> None:
+    """Each group has one record, of the states of all its topics."""
+    world = World()
+    shard = world.shard()
+    events, other = (world.topics.topics[name].topic_id for name in ("events", "other"))
+    states = StatePartitions(initialized={events: frozenset({0}), other: frozenset(range(10_000))})
+    for number in range(40):
+        shard.replay(share_group_record(f"g{number}", 1, 0))
+        shard.replay(state_partitions_record(f"g{number}", states))
+    world.coordinator.on_topics_deleted([world.topics.remove("events")])
+    world.timers.advance(0)
+    left = [shard.share.groups[f"g{number}"].states.initialized for number in range(40)]
+    assert all(topics.keys() == {other} for topics in left)
+    assert largest_batch(world) < LogConfig().max_message_bytes

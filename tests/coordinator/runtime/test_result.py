@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.runtime.records import CoordinatorRecord
-from kbroker.coordinator.runtime.result import CoordinatorResult, Reply, in_batches
+from kbroker.coordinator.runtime.records import CoordinatorRecord, encode_batch
+from kbroker.coordinator.runtime.result import (
+    BYTES_PER_BATCH,
+    CoordinatorResult,
+    Reply,
+    in_batches,
+)
 from kbroker.model import InvariantError
 from kbroker.ports import Deferred
+from kbroker.protocol.batches.batch_header import BATCH_OVERHEAD
 from kbroker.protocol.codecs.schema import Message
 from kbroker.protocol.messages.coordinators.groups import HeartbeatResponse
-from kbroker.protocol.messages.stored.group_records import GroupMetadataKey
+from kbroker.protocol.messages.stored.group_records import GroupMetadataKey, GroupMetadataValue
 
 RECORDS = [CoordinatorRecord(GroupMetadataKey(group=name), None) for name in "abcde"]
 
@@ -41,6 +47,34 @@ def test_batches_of_many_records(count: int, sizes: list[int]) -> None:
     batches = in_batches(RECORDS[:count], 2)
     assert [len(batch.records) for batch in batches] == sizes
     assert [record for batch in batches for record in batch.records] == RECORDS[:count]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [([30_000] * 20, [8, 8, 4]), ([30_000, 5, 5], [3]), ([5, 30_000, 5] * 4, [12])],
+)
+def test_batches_of_large_records_are_bounded_in_bytes(
+    lengths: list[int], sizes: list[int]
+) -> None:
+    records = [
+        CoordinatorRecord(GroupMetadataKey(group=f"{number:0{length}}"), None)
+        for number, length in enumerate(lengths)
+    ]
+    batches = in_batches(records, 100)
+    assert [len(batch.records) for batch in batches] == sizes
+    assert [record for batch in batches for record in batch.records] == records
+    written = [len(encode_batch(batch.records, 0)) for batch in batches]
+    assert max(written) <= BYTES_PER_BATCH + BATCH_OVERHEAD
+
+
+def test_a_record_above_the_bound_is_a_batch_by_itself() -> None:
+    value = GroupMetadataValue(protocol_type="x" * 30_000, members=[])
+    members = [GroupMetadataValue.MemberMetadata(assignment=bytes(BYTES_PER_BATCH))]
+    large = GroupMetadataValue(members=members)
+    records = [
+        CoordinatorRecord(GroupMetadataKey(group="g"), each, 3) for each in (value, large, value)
+    ]
+    assert [list(each.records) for each in in_batches(records, 100)] == [[r] for r in records]
 
 
 def test_a_reply_resolves_its_waiter() -> None:

@@ -13,6 +13,7 @@ from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import Uuid
 from kbroker.protocol.share_partition_state import SharePlace
+from kbroker.settings.views.log_config import LogConfig
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.replication.test_time_slices import Turns
@@ -129,6 +130,21 @@ def test_a_shard_that_moves_to_another_broker_is_left_alone(world: World) -> Non
         world.coordinator.on_leadership(partition, None)
     world.all_turns()
     assert world.left(world.deleted) == 0
+
+
+def test_the_tombstones_of_long_group_ids_are_written_in_batches_that_are_small_enough(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "TOMBSTONES_PER_BATCH", 200)
+    long = world.topics.add("long", 200).topic_id
+    for index in range(200):
+        world.coordinator.initialize(SharePlace("g" * 32_000, (long, index)), 1, 5)
+    world.topics.remove("long")
+    world.coordinator.on_topics_deleted()
+    world.all_turns()
+    assert world.left(long) == 0
+    sizes = [len(batch) for batches in world.log.batches.values() for batch in batches]
+    assert max(sizes) < LogConfig().max_message_bytes
 
 
 def test_nothing_is_written_once_the_coordinator_is_closed(world: World) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from kbroker.coordinator.runtime.records import encode_batch
 from kbroker.coordinator.share_state import service, shard
 from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace, StateBatch, StateWrite
+from kbroker.settings.views.log_config import LogConfig
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from tests.coordinator.share_state.test_reloads import StateMemory
 from tests.coordinator.simulation import FakeTopics
@@ -143,3 +145,15 @@ def test_a_state_is_written_and_replayed_without_a_copy_of_each_batch(world: Wor
     after = states(world)[0][1]
     assert after is not state
     assert all(kept is given for kept, given in zip(after.batches, before, strict=True))
+
+
+def test_the_snapshots_of_long_group_ids_are_written_in_batches_that_are_small_enough() -> None:
+    world = World()
+    for index in range(STATES):
+        place = SharePlace("g" * 32_000, (world.topic_id, index))
+        world.coordinator.initialize(place, 1, 5)
+    snapshots = list(world.shard.snapshots())
+    assert sum(len(batch.records) for batch in snapshots) == 2 * STATES
+    sizes = [len(encode_batch(batch.records, 0)) for batch in snapshots]
+    assert max(sizes) < LogConfig().max_message_bytes
+    world.coordinator.close()

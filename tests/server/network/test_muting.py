@@ -14,8 +14,9 @@ import pytest
 from kbroker.protocol.errors import MalformedRequest
 from kbroker.replication.rates import QuotaWindow
 from kbroker.server.network.muting import Muting
+from kbroker.server.network.peer_progress import GRACE_SWEEPS, MIN_BYTES_PER_SWEEP
 from kbroker.server.quotas.connection_rates import ConnectionRates
-from tests.server.loopback import LOOPS, Loopback, NewLoop, run, until
+from tests.server.loopback import LOOPS, Loopback, NewLoop, frame, run, until
 
 
 class Clock:
@@ -85,6 +86,7 @@ def test_a_closed_one_is_muted_no_more() -> None:
 
 MUTE_MS = 100
 TOLERANCE_MS = 20
+OTHER = b"e other" + bytes(100_000)
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
@@ -137,6 +139,98 @@ def test_a_muted_connection_that_is_closed_stays_closed(new_loop: NewLoop) -> No
             script.sessions[-1].mute(60_000)  # by a response that is charged later
             assert script.seen == [b"m bad"]
             await peer.close()
+
+    run(new_loop, main)
+
+
+def sweep(loopback: Loopback, passed: float) -> None:
+    now = asyncio.get_running_loop().time() + passed
+    for connection in list(loopback.shared.connections):
+        connection.sweep(now, 600)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_muted_connection_does_not_keep_memory_that_others_wait_for(new_loop: NewLoop) -> None:
+    """Its pipelined requests are started, and mute it again."""
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            memory = loopback.use_memory(400_000)
+            muted, other = await loopback.connect(), await loopback.connect()
+
+            def mute(body: bytes) -> None:
+                if body != OTHER:
+                    loopback.script.sessions[-1].mute(60_000)
+
+            loopback.script.on_request = mute
+            first, second, third = (b"e %d" % number + bytes(30_000) for number in range(3))
+            await muted.send(first, second, third)
+            assert await muted.receive() == first
+            await until(lambda: memory.requests == 64 * 1024)
+            await other.send(OTHER)
+            await until(lambda: memory.waiting == 1)
+            sweep(loopback, 1)
+            assert await other.receive() == OTHER
+            assert await muted.receive() == second
+            assert loopback.script.seen == [first, second, OTHER]
+            sweep(loopback, 2)
+            assert len(loopback.script.seen) == 3, "no other waits"
+            await muted.close()
+            await other.close()
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_muted_connection_is_not_closed_for_its_pace(new_loop: NewLoop) -> None:
+    """The broker is the one that does not read it. Half of a request has arrived."""
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            memory = loopback.use_memory(1_200_000)
+            muted, other = await loopback.connect(), await loopback.connect()
+            request = b"e" + bytes(400_000)
+            await muted.send(b"e first")
+            assert await muted.receive() == b"e first"
+            muted.writer.write(frame(request)[:200_000])
+            await until(lambda: memory.requests > 400_000)
+            other.writer.write(frame(b"n" + bytes(700_000))[:100_000])
+            await until(lambda: memory.waiting == 1)
+            for passed in range(1, GRACE_SWEEPS):
+                sweep(loopback, passed)
+            loopback.script.sessions[0].mute(60_000)  # by a response that is charged late
+            for passed in range(GRACE_SWEEPS, GRACE_SWEEPS + 2):
+                sweep(loopback, passed)
+            muted.writer.write(frame(request)[200_000:])
+            assert await muted.receive() == request
+            await muted.close()
+            await other.close()
+
+    run(new_loop, main)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_sender_that_is_muted_again_and_again_is_closed_for_its_pace(new_loop: NewLoop) -> None:
+    """It sends half of a request, and has earlier ones that are answered one by one."""
+
+    async def main() -> None:
+        async with Loopback(max_frame_bytes=1 << 20) as loopback:
+            memory = loopback.use_memory(1_200_000)
+            slow, other = await loopback.connect(), await loopback.connect()
+            await slow.send(b"e first")
+            assert await slow.receive() == b"e first"
+            slow.writer.write(frame(b"n" + bytes(400_000))[:200_000])
+            await until(lambda: memory.requests > 400_000)
+            await other.send(b"e" + bytes(700_000))
+            for passed in range(GRACE_SWEEPS + 200_000 // MIN_BYTES_PER_SWEEP + 3):
+                loopback.script.sessions[0].mute(60_000)
+                slow.writer.write(b"x")
+                await asyncio.sleep(0.01)
+                sweep(loopback, passed)
+            assert await slow.ended()
+            assert await other.receive() == b"e" + bytes(700_000)
+            await slow.close()
+            await other.close()
 
     run(new_loop, main)
 
