@@ -28,7 +28,8 @@ from kbroker.replication.reads.offsets import ListedOffset
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
-from kbroker.share.partitions import AcknowledgeOutcome, OpenSharePartition, SharePartitions
+from kbroker.share.open_partitions import OpenSharePartition
+from kbroker.share.partitions import AcknowledgeOutcome, SharePartitions
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers
 
