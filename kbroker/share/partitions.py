@@ -249,16 +249,27 @@ class SharePartitions:
 
     def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
         """Release all records that a departed member has acquired on this broker; resolves when the
-        changes are written.
+        changes are written: the result of each share partition that had such records.
+
+        All are released at once, since the member may come back and acquire others. They are
+        written in slices of the loop, because a coordinator on this broker appends at once.
         """
         limit = self._config_of(group_id).group_share_delivery_count_limit
-        return gather_by_key(
-            {
-                found.key: self._change(found, found.core.release(member_id, delivery_limit=limit))
-                for found in list(self._open.values())
-                if found.key.group_id == group_id
-            }
-        )
+        waiting: dict[SharePlace, Deferred[ErrorCode]] = {}
+        released: list[OpenSharePartition] = []
+        for found in self._open.of_group(group_id):
+            change = found.core.release(member_id, delivery_limit=limit)
+            if change.batches:
+                waiting[found.key] = _add_change(found, change)
+                released.append(found)
+
+        def written(failure: Exception | None) -> None:
+            if failure is not None:  # the broker stops
+                for found in released:
+                    self._close(found)
+
+        self._replicas.fair_slices.begin(map(self._write, released), written)
+        return gather_by_key(waiting)
 
     def _change(
         self, found: OpenSharePartition, change: Change, *, must_write: bool = False
@@ -266,8 +277,7 @@ class SharePartitions:
         """Write a change, together with earlier ones that wait."""
         if not change.batches and not must_write:
             return Deferred.of(ErrorCode.NONE)
-        result: Deferred[ErrorCode] = Deferred()
-        found.changes.append((change, result))
+        result = _add_change(found, change)
         self._write(found)
         return result
 
@@ -346,6 +356,13 @@ class SharePartitions:
         self._change(found, change)
         if found.timer is None:
             self._arm_next(found)
+
+
+def _add_change(found: OpenSharePartition, change: Change) -> Deferred[ErrorCode]:
+    """The result of a change, which the next write contains."""
+    result: Deferred[ErrorCode] = Deferred()
+    found.changes.append((change, result))
+    return result
 
 
 def _told(error: ErrorCode) -> ErrorCode:

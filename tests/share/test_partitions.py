@@ -21,11 +21,14 @@ from kbroker.protocol.share_partition_state import (
 )
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.open_partitions import OpenSharePartition
 from kbroker.share.partitions import AcknowledgeOutcome, SharePartitions
+from kbroker.share.runs import ACQUIRED, AVAILABLE
+from tests.replication.test_time_slices import Ticks, Turns
 from tests.share.test_skips import FakeReplica, FakeReplicas, batch
 from tests.sim.timers import START_MS, SimTimers
 
@@ -118,8 +121,8 @@ class Group:
         self.has_session = True
         self.partitions.is_read = lambda group_id: self.has_session
 
-    def opened(self) -> OpenSharePartition:
-        opening = self.partitions.open(KEY)
+    def opened(self, key: SharePlace = KEY) -> OpenSharePartition:
+        opening = self.partitions.open(key)
         self.states.found()
         assert isinstance(opening.value, OpenSharePartition)
         return opening.value
@@ -252,3 +255,45 @@ def test_a_new_leadership_closes_the_partition_for_every_group() -> None:
     assert group.partitions.find(KEY) is found, "the leadership in which it was opened"
     group.replicas.lead(group.replica.topic_partition, 1)
     assert group.partitions.find(KEY) is None
+
+
+def test_what_a_departed_member_had_is_released_at_once_and_written_in_slices() -> None:
+    """It may come back at once: what it acquires then is not released."""
+    group = Group()
+    turns = Turns()
+    group.replicas.fair_slices = FairSlices(turns, seconds=0.01, clock=Ticks())
+    keys = [SharePlace("g", (KEY.place[0], index)) for index in range(100)]
+    opened = [group.opened(key) for key in keys]
+    for found in opened:
+        group.acquire(found, 0, 3)
+    released = group.partitions.release("g", "m")
+    for found in opened:
+        assert found.core.next_deadline_ms() is None, "no record is acquired"
+        group.acquire(found, 4, 7)
+    former = 0
+    while len(group.states.writes) < len(keys):
+        assert former < len(group.states.writes) <= former + 10
+        former = len(group.states.writes)
+        turns.turn()
+    assert not released.done
+    for _ in keys:
+        group.states.written()
+    assert released.value == dict.fromkeys(keys, ErrorCode.NONE)
+    for found in opened:
+        states = [(run.first, run.last, run.state) for run in found.core._runs]
+        assert states == [(0, 3, AVAILABLE), (4, 7, ACQUIRED)]
+
+
+def test_what_is_not_written_when_the_broker_stops_is_answered() -> None:
+    group = Group()
+    turns = Turns()
+    group.replicas.fair_slices = slices = FairSlices(turns, seconds=0.01, clock=Ticks())
+    for index in range(100):
+        found = group.opened(SharePlace("g", (KEY.place[0], index)))
+        group.acquire(found, 0, 3)
+    released = group.partitions.release("g", "m")
+    slices.close()
+    while group.states.writes:
+        group.states.written()
+    errors = list(released.value.values())
+    assert set(errors) == {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}

@@ -25,6 +25,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
@@ -70,9 +71,10 @@ class FakeReplica:
 
 
 class FakeReplicas:
-    """One partition, led here, from offset 0."""
+    """One partition, led here, from offset 0. Slices end with the work: only the seed counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: SimTimers) -> None:
+        self.fair_slices = FairSlices(timers, clock=lambda: 0.0)
         self.replica = FakeReplica(TopicPartition("events", 0))
         self.callbacks: list[Callable[[TopicPartition, int | None], None]] = []
 
@@ -122,7 +124,7 @@ class Simulation:
         persister = RetryingSharePersister(
             self.coordinator, self.timers, lambda: Deferred.of(ErrorCode.NONE)
         )
-        self.replicas = FakeReplicas()
+        self.replicas = FakeReplicas(self.timers)
         self.partitions = SharePartitions(
             cast(ReplicaManager, self.replicas), persister, self.timers, lambda group: self.config
         )
