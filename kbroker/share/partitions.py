@@ -9,15 +9,16 @@ in `reader`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from kbroker.log_lines import shown
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, Timers, gather_by_key
+from kbroker.ports import Deferred, Timers, as_kafka_error, at_once, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import (
+    BATCHES_PER_STEP,
     COORDINATOR_IN_TRANSITION,
     UNINITIALIZED,
     SharePlace,
@@ -27,6 +28,7 @@ from kbroker.protocol.share_partition_state import (
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.offsets import EARLIEST, LATEST, ListedOffset
+from kbroker.replication.time_slices import SlicedSteps
 from kbroker.settings.durations import duration_ms
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement, check_acknowledgements
@@ -223,29 +225,46 @@ class SharePartitions:
 
     def acknowledge(
         self, key: SharePlace, member_id: str, items: Sequence[Acknowledgement], *, may_renew: bool
-    ) -> Deferred[AcknowledgeOutcome]:
-        """Apply acknowledgements of a member; resolves when the change is written."""
-        error = check_acknowledgements(items, may_renew=may_renew)
+    ) -> Generator[None, None, Deferred[AcknowledgeOutcome]]:
+        """Apply acknowledgements of a member, in steps: all of them or none. Resolves when the
+        change is written.
+        """
+        error = yield from check_acknowledgements(items, may_renew=may_renew)
         if error is not ErrorCode.NONE:
             return Deferred.of(AcknowledgeOutcome(error, "The acknowledgements are malformed."))
+        opening = self.open(key)
+        if opening.done:
+            return (yield from self._acknowledge(opening.value, member_id, items))
+        # in a state that was just read no record is acquired: there is little to do
+        return opening.then(lambda found: at_once(self._acknowledge(found, member_id, items)))
 
-        def opened(found: OpenSharePartition | ErrorCode) -> Deferred[AcknowledgeOutcome]:
-            if isinstance(found, ErrorCode):
-                return Deferred.of(AcknowledgeOutcome(found))
-            config = self._config_of(key.group_id)
-            until_ms = self._timers.monotonic_ms() + config.group_share_record_lock_duration_ms
-            change = found.core.acknowledge(
+    def _acknowledge(
+        self,
+        found: OpenSharePartition | ErrorCode,
+        member_id: str,
+        items: Sequence[Acknowledgement],
+    ) -> Generator[None, None, Deferred[AcknowledgeOutcome]]:
+        if isinstance(found, ErrorCode):
+            return Deferred.of(AcknowledgeOutcome(found))
+        config = self._config_of(found.key.group_id)
+        was_open = self._open.get(found.key) is found
+        found.acknowledging_count += 1
+        try:
+            change = yield from found.core.acknowledge_in_steps(
                 member_id,
                 items,
                 delivery_limit=config.group_share_delivery_count_limit,
-                renewed_until_ms=until_ms,
+                renewed_until_ms=self._timers.monotonic_ms()
+                + config.group_share_record_lock_duration_ms,
             )
-            return self._change(found, change).then(lambda error: AcknowledgeOutcome(error))
-
-        acknowledged = self.open(key).then(opened)
-        return acknowledged.recover(
-            lambda failure: AcknowledgeOutcome(failure.code, failure.message)
-        )
+            if was_open and self._open.get(found.key) is not found:  # closed during a pause
+                return Deferred.of(AcknowledgeOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return self._change(found, change).then(AcknowledgeOutcome)
+        except KafkaError as error:
+            return Deferred.of(AcknowledgeOutcome(error.code, error.message))
+        finally:
+            found.acknowledging_count -= 1
+            self._settle(found)
 
     def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
         """Release all records that a departed member has acquired on this broker; resolves when the
@@ -308,14 +327,52 @@ class SharePartitions:
                 result.resolve(_told(error))
             if self._open.get(found.key) is found:
                 self._write(found)
-                if found.timer is None:
-                    self._arm_next(found)
                 if error is not ErrorCode.NONE or self._has_readable(found):
                     found.wake()
-                if found.is_at_rest and not self.is_read(found.key.group_id):
-                    self._close(found)
+                self._settle(found)
 
-        self._persister.write(found.key, write).on_done(written, lambda error: written(error.code))
+        persisted = self._persist(found.key, write)
+        persisted.on_done(written, lambda error: written(error.code))
+
+    def _persist(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        """Write a change of a state: one of very many batches in several writes, one after the
+        other, up to the first error. Each changes the state of its own offsets.
+        """
+        batches = write.batches
+        if len(batches) <= BATCHES_PER_STEP:
+            return self._persister.write(key, write)
+        error = ErrorCode.NONE
+        result: Deferred[ErrorCode] = Deferred()
+
+        def steps() -> SlicedSteps:
+            nonlocal error
+            for start in range(0, len(batches), BATCHES_PER_STEP):
+                part = batches[start : start + BATCHES_PER_STEP]
+                written = self._persister.write(key, write._replace(batches=part))
+                yield written
+                error = written.value
+                if error is not ErrorCode.NONE:
+                    return
+
+        def done(failure: Exception | None) -> None:
+            if failure is None:
+                result.resolve(error)
+            else:
+                result.fail(as_kafka_error(failure))
+
+        self._replicas.fair_slices.begin(steps(), done)
+        return result
+
+    def _settle(self, found: OpenSharePartition) -> None:
+        """After a change: start the timer of the next lock, and close the share partition if it is
+        not used any more.
+        """
+        if self._open.get(found.key) is not found:
+            return
+        if found.timer is None:
+            self._arm_next(found)
+        if not self.is_read(found.key.group_id) and found.is_at_rest:
+            self._close(found)
 
     def _has_readable(self, found: OpenSharePartition) -> bool:
         """Whether fetches wait and one of them could read now. Mostly a write leaves nothing to

@@ -162,7 +162,7 @@ class ShareReader:
         for place, items in acknowledgements.items():
             if pace.is_due():
                 yield
-            kept = self._partitions.acknowledge(
+            kept = yield from self._partitions.acknowledge(
                 SharePlace(group_id, place), member_id, items, may_renew=may_renew
             )
             if kept.done:

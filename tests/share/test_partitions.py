@@ -4,16 +4,17 @@ write wakes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import (
+    BATCHES_PER_STEP,
     UNINITIALIZED,
     SharePlace,
     StateFound,
@@ -23,7 +24,7 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.offsets import ListedOffset
 from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.views.share_groups import ShareGroupConfig
-from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, Acknowledgement
+from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, STEP_TYPES, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.open_partitions import OpenSharePartition
 from kbroker.share.partitions import AcknowledgeOutcome, SharePartitions
@@ -132,7 +133,7 @@ class Group:
 
     def acknowledge(self, first: int, last: int, *types: int) -> Deferred[AcknowledgeOutcome]:
         item = Acknowledgement(first, last, types)
-        return self.partitions.acknowledge(KEY, "m", [item], may_renew=False)
+        return at_once(self.partitions.acknowledge(KEY, "m", [item], may_renew=False))
 
     def disconnect(self) -> None:
         """The last session of the group ends, as `ShareReader` does it."""
@@ -297,3 +298,107 @@ def test_what_is_not_written_when_the_broker_stops_is_answered() -> None:
         group.states.written()
     errors = list(released.value.values())
     assert set(errors) == {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+class BusyGroup(Group):
+    """A group whose member has acquired very many records, and acknowledges them with one type and
+    another in turn.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.turns = Turns()
+        self.replicas.fair_slices = FairSlices(self.turns, seconds=0.001, clock=Ticks())
+        self.found = self.opened()
+        limits = LIMITS._replace(max_records=count, max_locks=count)
+        assert self.partitions.acquire(self.found, "m", [(0, count - 1)], limits)
+
+    def steps(self) -> Generator[None, None, Deferred[AcknowledgeOutcome]]:
+        item = Acknowledgement(0, self.count - 1, [ACCEPT, REJECT] * (self.count // 2))
+        return self.partitions.acknowledge(KEY, "m", [item], may_renew=False)
+
+    def still_acquired(self) -> int:
+        runs = self.found.core._runs
+        return sum(run.last - run.first + 1 for run in runs if run.state == ACQUIRED)
+
+
+def test_very_many_records_are_acknowledged_in_steps_and_written_in_parts() -> None:
+    count = 2 * BATCHES_PER_STEP + 10
+    group = BusyGroup(count)
+    steps = group.steps()
+    while group.still_acquired() == count:
+        next(steps)
+    assert count - group.still_acquired() <= STEP_TYPES
+    outcome = at_once(steps)
+    sizes = []
+    while group.states.writes:
+        (write, _) = group.states.writes[0]
+        sizes.append(len(write.batches))
+        assert (write.start_offset, write.delivery_complete_count) == (0, count)
+        assert not outcome.done
+        group.states.written()
+        while group.turns.due:
+            group.turns.turn()
+    assert sizes == [BATCHES_PER_STEP, BATCHES_PER_STEP, 10]
+    assert outcome.value.error is ErrorCode.NONE
+    assert group.found.core.start_offset == count
+
+
+def test_after_a_part_that_is_not_written_no_other_follows() -> None:
+    group = BusyGroup(3 * BATCHES_PER_STEP)
+    outcome = at_once(group.steps())
+    for error in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        group.states.written(error)
+        while group.turns.due:
+            group.turns.turn()
+    assert not group.states.writes
+    assert outcome.value.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert group.still_acquired() == group.count
+
+
+def test_parts_that_are_not_written_when_the_broker_stops() -> None:
+    group = BusyGroup(3 * BATCHES_PER_STEP)
+    outcome = at_once(group.steps())
+    group.replicas.fair_slices.close()
+    group.states.written()
+    assert not group.states.writes
+    assert outcome.value.error is not ErrorCode.NONE
+
+
+def test_a_partition_that_is_lost_while_its_records_are_acknowledged() -> None:
+    group = BusyGroup(4 * STEP_TYPES)
+    steps = group.steps()
+    while group.still_acquired() == group.count:
+        next(steps)
+    group.replicas.lead(group.replica.topic_partition, 1)
+    assert at_once(steps).value.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not group.states.writes
+
+
+def test_locks_end_though_an_acknowledgement_of_them_does_not() -> None:
+    """The timer finds no lock while all of them are in a change."""
+    group = BusyGroup(4 * STEP_TYPES)
+    steps = group.steps()
+    while group.still_acquired():
+        next(steps)
+    group.timers.advance(LIMITS.lock_ms)
+    assert group.found.timer is None
+    steps.close()
+    assert group.still_acquired() == group.count and group.found.timer is not None
+    group.timers.advance(1)
+    assert group.states.writes and not group.still_acquired()
+
+
+def test_the_last_request_of_a_group_is_not_overtaken_by_the_end_of_its_session() -> None:
+    group = BusyGroup(4 * STEP_TYPES)
+    steps = group.steps()
+    while group.still_acquired():
+        next(steps)
+    group.has_session = False
+    group.partitions.close_group("g")
+    assert group.partitions.find(KEY) is group.found
+    outcome = at_once(steps)
+    group.states.written()
+    assert outcome.value.error is ErrorCode.NONE
+    assert group.partitions.find(KEY) is None, "it is closed at rest"

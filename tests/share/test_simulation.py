@@ -18,7 +18,7 @@ from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
@@ -238,7 +238,8 @@ class Simulation:
         if found is not None:
             if kind in (ACCEPT, REJECT):
                 self.asked_to_end |= owned
-            self.partitions.acknowledge(self.key, member, [item], may_renew=True).on_done(told)
+            steps = self.partitions.acknowledge(self.key, member, [item], may_renew=True)
+            at_once(steps).on_done(told)
 
     def pass_time(self) -> None:
         self.timers.advance(self.random.choice([10, 300, 2_000]))
