@@ -62,7 +62,7 @@ class ShareStates(Protocol):
         ...
 
 
-class Slices(Protocol):
+class CallSlices(Protocol):
     """Runs steps in slices of the loop; `FairSlices` of `replication/time_slices` is one."""
 
     def begin(self, steps: Iterator[None], then: Callable[[Exception | None], None]) -> object:
@@ -176,7 +176,7 @@ class RetryingGroupStatePersister(_Retrying):
         ensure_topic: Callable[[], Deferred[ErrorCode]],
         *,
         on_reset: Callable[[SharePlace], None],
-        slices: Slices,
+        slices: CallSlices,
         tries: int = TRIES,
     ) -> None:
         super().__init__(states, timers, ensure_topic, tries=tries)
