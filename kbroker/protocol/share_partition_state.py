@@ -17,6 +17,12 @@ UNINITIALIZED: Final = -1
 """The start offset before the first read; the group's share.auto.offset.reset then decides."""
 UNKNOWN_COUNT: Final = -1
 
+BATCHES_PER_STEP: Final = 2048
+"""So many batches of one state are written at once, as a record of some 40 KB. They are more than a
+request to write states has that is not large (`LARGE_REQUEST_BYTES`): a smaller one must be written
+before the next one of its connection begins, so it has no pause.
+"""
+
 COORDINATOR_IN_TRANSITION: Final = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,

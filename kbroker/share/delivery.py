@@ -22,7 +22,8 @@ from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.time_slices import Pace, Steps
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acquisition import AcquireLimits
-from kbroker.share.partitions import OpenSharePartition, SharePartitions
+from kbroker.share.open_partitions import OpenSharePartition
+from kbroker.share.partitions import SharePartitions
 from kbroker.share.read_batches import Readable, ReadBatches
 from kbroker.share.session import ShareSession
 
@@ -135,21 +136,19 @@ class Delivery:
             if isinstance(opened.value, ErrorCode):
                 raise KafkaError(opened.value)
             found = opened.value
-        replica, core = found.replica, found.core
+        replica = found.replica
         error = replica.check_leader()
         if error:
             raise KafkaError(error)
-        core.log_start_moved(replica.log.log_start_offset)
-        offset = core.next_fetch_offset(config.group_share_partition_max_record_locks)
         found.reads_committed = config.reads_committed
-        upper = replica.last_stable_offset if config.reads_committed else replica.high_watermark
-        if offset is None or offset >= upper:
+        offset = found.readable_offset(config.group_share_partition_max_record_locks)
+        if offset is None:
             return None
         read = self._replicas.read_records(
             replica,
             offset,
             max_bytes=max_bytes,
-            upper_offset=upper,
+            upper_offset=found.upper_offset,
             min_one_batch=min_one_batch,
         )
         if not read.records:

@@ -17,11 +17,19 @@ argument, the caller writes the state.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import StateBatch
-from kbroker.share.acknowledgement import RENEW, STATE_AFTER, Acknowledgement, kinds_of
+from kbroker.share.acknowledgement import (
+    RENEW,
+    STATE_AFTER,
+    STEP_TYPES,
+    Acknowledgement,
+    kinds_of,
+    pieces_of,
+)
 from kbroker.share.acquisition import Acquired, AcquireLimits, add_piece, few_of
 from kbroker.share.runs import ACQUIRED, ARCHIVED, AVAILABLE, TERMINAL, Change, Run
 
@@ -224,47 +232,76 @@ class SharePartition:
         Raises KafkaError: INVALID_RECORD_STATE for records that this member has not acquired,
         INVALID_REQUEST for records that were not delivered.
         """
+        steps = self.acknowledge_in_steps(
+            member_id,
+            acknowledgements,
+            delivery_limit=delivery_limit,
+            renewed_until_ms=renewed_until_ms,
+        )
+        return at_once(steps)
+
+    def acknowledge_in_steps(
+        self,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        *,
+        delivery_limit: int,
+        renewed_until_ms: int,
+    ) -> Generator[None, None, Change]:
+        """As `acknowledge`, for perhaps very many records. Between two steps the records of the
+        former ones are out of reach, as those of any change; if a later step fails or the steps are
+        closed, they are as before.
+        """
         change = Change()
-        renewed: list[Run] = []
+        has_renewed = False
+        left = STEP_TYPES
         try:
-            for item in acknowledgements:
-                for first, last, kind in kinds_of(item):
-                    self._acknowledge(
-                        change, renewed, member_id, (first, last), kind, delivery_limit
-                    )
-        except KafkaError:
+            for piece in pieces_of(acknowledgements):
+                for first, last, kind in kinds_of(piece) if piece.last >= self.start_offset else ():
+                    has_renewed |= kind == RENEW
+                    while (first := max(first, self.start_offset)) <= last:
+                        runs = self._acquired_by(member_id, first, last, change)
+                        for run in runs:
+                            if kind == RENEW:
+                                _mark(run, change)
+                                run.deadline_ms = renewed_until_ms
+                            else:
+                                self._transit(run, STATE_AFTER[kind], change, delivery_limit)
+                        first = runs[-1].last + 1
+                        left -= len(runs)
+                        if left <= 0:
+                            left = STEP_TYPES
+                            yield
+                left -= len(piece.types)
+                if left <= 0:
+                    left = STEP_TYPES
+                    yield
+        except (KafkaError, GeneratorExit):
             self.rollback(change)
             raise
-        for run in renewed:
-            run.deadline_ms = renewed_until_ms
+        if has_renewed:  # a new deadline need not be written
+            for run in self._runs:
+                if run.change is change and run.state == ACQUIRED:
+                    run.change = None
         self._merge()
         return change
 
-    def _acknowledge(
-        self,
-        change: Change,
-        renewed: list[Run],
-        member_id: str,
-        offsets: tuple[int, int],
-        kind: int,
-        delivery_limit: int,
-    ) -> None:
-        first, last = max(offsets[0], self.start_offset), offsets[1]
-        if last < first:
-            return
+    def _acquired_by(self, member_id: str, first: int, last: int, change: Change) -> list[Run]:
+        """The first runs of these offsets, which the member has acquired: at most `STEP_TYPES`.
+        change: the one that is being made.
+        """
         if last >= self.end_offset:
             message = f"Offset {last} was not delivered to anybody."
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        for run in self._within(first, last):
-            if run.state != ACQUIRED or run.change is not None or run.member != member_id:
+        runs = self._within(first, last, STEP_TYPES)
+        for run in runs:
+            is_free = run.change is None or run.change is change
+            if run.state != ACQUIRED or not is_free or run.member != member_id:
                 raise KafkaError(
                     ErrorCode.INVALID_RECORD_STATE,
                     f"Offsets {run.first} to {run.last} are not acquired by this member.",
                 )
-            if kind == RENEW:
-                renewed.append(run)
-            else:
-                self._transit(run, STATE_AFTER[kind], change, delivery_limit)
+        return runs
 
     def release(self, member_id: str, *, delivery_limit: int) -> Change:
         """Release all records of a member that has left: they are available again."""
@@ -285,9 +322,8 @@ class SharePartition:
     def _transit(self, run: Run, state: int, change: Change, delivery_limit: int) -> None:
         if state == AVAILABLE and run.deliveries >= delivery_limit:
             state = ARCHIVED
-        run.former = (run.state, run.member, run.deadline_ms)
+        _mark(run, change)
         run.state, run.member, run.deadline_ms = state, "", 0
-        run.change = change
         batches = change.batches
         batch = StateBatch(run.first, run.last, state, run.deliveries)
         if batches and batches[-1].last_offset == run.first - 1 and batches[-1][2:] == batch[2:]:
@@ -341,23 +377,30 @@ class SharePartition:
         """Index of the run that contains offset."""
         return max(bisect_right(self._runs, offset, key=lambda run: run.first) - 1, 0)
 
-    def _split(self, offset: int) -> None:
-        """Split the run that contains offset, so that a run begins there."""
+    def _split(self, offset: int) -> int:
+        """Split the run that contains offset, so that a run begins there. Returns the index of the
+        run of offset.
+        """
         index = self._index(offset)
         run = self._runs[index]
         if run.first < offset <= run.last:
-            self._runs.insert(index + 1, run.tail(offset))
+            index += 1
+            self._runs.insert(index, run.tail(offset))
             run.last = offset - 1
+        return index
 
-    def _within(self, first: int, last: int) -> list[Run]:
-        """The runs of these offsets, split at both ends."""
-        self._split(first)
-        self._split(last + 1)
-        begin = self._index(first)
-        end = begin
-        while end < len(self._runs) and self._runs[end].first <= last:
+    def _within(self, first: int, last: int, max_runs: int) -> list[Run]:
+        """The first runs of these offsets, which are below the end offset, split at both ends."""
+        runs = self._runs
+        begin = end = self._split(first)
+        most = min(begin + max_runs, len(runs))
+        while end < most and runs[end].first <= last:
             end += 1
-        return self._runs[begin:end]
+        final = runs[end - 1]
+        if final.last > last:
+            runs.insert(end, final.tail(last + 1))
+            final.last = last
+        return runs[begin:end]
 
     def _merge(self) -> None:
         """Merge adjacent runs in the same state."""
@@ -379,3 +422,10 @@ class SharePartition:
         if done:
             self.start_offset = self._runs[done - 1].last + 1
             del self._runs[:done]
+
+
+def _mark(run: Run, change: Change) -> None:
+    """Make the run part of a change, unless it is that."""
+    if run.change is None:
+        run.former = (run.state, run.member, run.deadline_ms)
+        run.change = change

@@ -9,15 +9,16 @@ in `reader`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kbroker.log_lines import shown
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred, TimerHandle, Timers, gather_by_key
+from kbroker.ports import Deferred, Timers, as_kafka_error, at_once, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import (
+    BATCHES_PER_STEP,
     COORDINATOR_IN_TRANSITION,
     UNINITIALIZED,
     SharePlace,
@@ -27,10 +28,12 @@ from kbroker.protocol.share_partition_state import (
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.partition import Partition
 from kbroker.replication.reads.offsets import EARLIEST, LATEST, ListedOffset
+from kbroker.replication.time_slices import SlicedSteps
 from kbroker.settings.durations import duration_ms
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement, check_acknowledgements
 from kbroker.share.acquisition import Acquired, AcquireLimits
+from kbroker.share.open_partitions import OpenSharePartition, OpenSharePartitions
 from kbroker.share.partition import SharePartition
 from kbroker.share.persister import SharePersister
 from kbroker.share.runs import Change
@@ -49,81 +52,6 @@ class AcknowledgeOutcome(NamedTuple):
     message: str = ""
 
 
-class Waiting(Protocol):
-    """A fetch that waits for records of a share partition."""
-
-    def more(self, size_bytes: int) -> None:
-        """size_bytes more can be read."""
-        ...
-
-    def wake(self) -> None:
-        """Records are available again, or an error occurred: check now."""
-        ...
-
-
-class OpenSharePartition:
-    """An open share partition. waiting: fetches that wait for its records."""
-
-    __slots__ = (
-        "changes",
-        "core",
-        "is_writing",
-        "key",
-        "leader_epoch",
-        "reads_committed",
-        "replica",
-        "state_epoch",
-        "timer",
-        "waiting",
-    )
-
-    def __init__(
-        self, key: SharePlace, replica: Partition, core: SharePartition, state_epoch: int
-    ) -> None:
-        self.key = key
-        self.replica = replica
-        self.core = core
-        self.leader_epoch = replica.leader_epoch
-        self.state_epoch = state_epoch
-        self.reads_committed = False
-        self.changes: list[tuple[Change, Deferred[ErrorCode]]] = []
-        self.is_writing = False
-        self.timer: TimerHandle | None = None
-        self.waiting: dict[Waiting, None] = {}
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether it can be closed without losing state: no lock, no unwritten change."""
-        return not (self.is_writing or self.changes) and self.core.next_deadline_ms() is None
-
-    def wait(self, waiting: Waiting) -> None:
-        """Notify waiting when more records can be read."""
-        if not self.waiting:
-            self.replica.watch(self)
-        self.waiting[waiting] = None
-
-    def leave(self, waiting: Waiting) -> None:
-        """Stop notifying waiting."""
-        self.waiting.pop(waiting, None)
-        if not self.waiting:
-            self.replica.unwatch(self)
-
-    def moved(self, high_watermark_bytes: int, stable_bytes: int) -> None:
-        """The high watermark or last stable offset of the partition has advanced."""
-        added = stable_bytes if self.reads_committed else high_watermark_bytes
-        if added:
-            for waiting in tuple(self.waiting):
-                waiting.more(added)
-
-    def lost(self) -> None:
-        """The leadership of the partition has changed."""
-        self.wake()
-
-    def wake(self) -> None:
-        for waiting in tuple(self.waiting):
-            waiting.wake()
-
-
 class SharePartitions:
     """The share partitions of all groups on this broker. config_of: a group's settings."""
 
@@ -138,8 +66,10 @@ class SharePartitions:
         self._persister = persister
         self._timers = timers
         self._config_of = config_of
-        self._open: dict[SharePlace, OpenSharePartition] = {}
+        self._open = OpenSharePartitions()
         self._opening: dict[SharePlace, Deferred[OpenSharePartition | ErrorCode]] = {}
+        self._outdated: set[SharePlace] = set()
+        """Those of `_opening` whose state may have changed since it was read."""
         self.is_read: Callable[[str], bool] = lambda group_id: True
         """Whether a session of that group exists on this broker."""
         replicas.on_leadership(self._on_leadership)
@@ -183,8 +113,15 @@ class SharePartitions:
             self._opening[key] = opening
         return opening
 
-    def _not_opened(self, key: SharePlace, error: KafkaError) -> OpenSharePartition | ErrorCode:
+    def _end_opening(self, key: SharePlace) -> bool:
+        """Whether the state that was read is still to be used."""
         self._opening.pop(key, None)
+        is_current = key not in self._outdated
+        self._outdated.discard(key)
+        return is_current
+
+    def _not_opened(self, key: SharePlace, error: KafkaError) -> OpenSharePartition | ErrorCode:
+        self._end_opening(key)
         return _told(error.code)
 
     def _opened(
@@ -195,20 +132,25 @@ class SharePartitions:
         state: StateFound,
         first: ListedOffset,
     ) -> OpenSharePartition | ErrorCode:
-        self._opening.pop(key, None)
+        is_current = self._end_opening(key)
         if state.error is not ErrorCode.NONE:
             return _told(state.error)
-        if replica.leader_epoch != epoch or replica.check_leader():
+        if not is_current or replica.leader_epoch != epoch or replica.check_leader():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if first.error is not ErrorCode.NONE:
             return first.error
         core = SharePartition(first.offset, state.batches)
         core.log_start_moved(replica.log.log_start_offset)
-        found = self._open[key] = OpenSharePartition(key, replica, core, state.state_epoch)
+        found = OpenSharePartition(key, replica, core, state.state_epoch)
         if state.start_offset == UNINITIALIZED:
             # Written at once: a group that starts at the latest offset would skip records if
             # this broker failed.
+            self._open.add(found)
             self._change(found, Change(), must_write=True)
+        elif self.is_read(key.group_id):
+            self._open.add(found)
+        # else the last session has ended while the state was read: nothing would close it. An
+        # acknowledgement that waits finds no acquired record in it, so it changes nothing.
         return found
 
     def _first_offset(self, group_id: str, partition: TopicPartition) -> Deferred[ListedOffset]:
@@ -228,14 +170,13 @@ class SharePartitions:
         return self._replicas.offset_of(partition, timestamp).then(or_latest)
 
     def _on_leadership(self, partition: TopicPartition, epoch: int | None) -> None:
-        for found in list(self._open.values()):
-            if found.replica.topic_partition == partition and found.leader_epoch != epoch:
+        for found in self._open.of_partition(partition):
+            if found.leader_epoch != epoch:
                 self._close(found)
 
     def _close(self, found: OpenSharePartition) -> None:
         """Close the share partition: its state is read again at the next use."""
-        if self._open.get(found.key) is found:
-            del self._open[found.key]
+        self._open.remove(found)
         if found.timer is not None:
             found.timer.cancel()
             found.timer = None
@@ -245,20 +186,25 @@ class SharePartitions:
         found.wake()
 
     def close_group(self, group_id: str) -> None:
-        """The group has no session on this broker any more: close its share partitions at rest."""
-        for found in list(self._open.values()):
-            if found.key.group_id == group_id and found.is_at_rest:
+        """The group has no session on this broker any more: close its share partitions at rest. A
+        state that is being read is not used: from now on other brokers may reset it.
+        """
+        self._outdated.update(key for key in self._opening if key.group_id == group_id)
+        for found in self._open.of_group(group_id):
+            if found.is_at_rest:
                 self._close(found)
 
     def forget(self, key: SharePlace) -> None:
         """Close the share partition, because its state was initialized again or deleted."""
+        if key in self._opening:
+            self._outdated.add(key)
         found = self._open.get(key)
         if found is not None:
             self._close(found)
 
     def close(self) -> None:
         """Close all share partitions, when the broker stops."""
-        for found in list(self._open.values()):
+        for found in self._open.values():
             self._close(found)
 
     # -- records -----------------------------------------------------------------------------
@@ -279,42 +225,70 @@ class SharePartitions:
 
     def acknowledge(
         self, key: SharePlace, member_id: str, items: Sequence[Acknowledgement], *, may_renew: bool
-    ) -> Deferred[AcknowledgeOutcome]:
-        """Apply acknowledgements of a member; resolves when the change is written."""
-        error = check_acknowledgements(items, may_renew=may_renew)
+    ) -> Generator[None, None, Deferred[AcknowledgeOutcome]]:
+        """Apply acknowledgements of a member, in steps: all of them or none. Resolves when the
+        change is written.
+        """
+        error = yield from check_acknowledgements(items, may_renew=may_renew)
         if error is not ErrorCode.NONE:
             return Deferred.of(AcknowledgeOutcome(error, "The acknowledgements are malformed."))
+        opening = self.open(key)
+        if opening.done:
+            return (yield from self._acknowledge(opening.value, member_id, items))
+        # in a state that was just read no record is acquired: there is little to do
+        return opening.then(lambda found: at_once(self._acknowledge(found, member_id, items)))
 
-        def opened(found: OpenSharePartition | ErrorCode) -> Deferred[AcknowledgeOutcome]:
-            if isinstance(found, ErrorCode):
-                return Deferred.of(AcknowledgeOutcome(found))
-            config = self._config_of(key.group_id)
-            until_ms = self._timers.monotonic_ms() + config.group_share_record_lock_duration_ms
-            change = found.core.acknowledge(
+    def _acknowledge(
+        self,
+        found: OpenSharePartition | ErrorCode,
+        member_id: str,
+        items: Sequence[Acknowledgement],
+    ) -> Generator[None, None, Deferred[AcknowledgeOutcome]]:
+        if isinstance(found, ErrorCode):
+            return Deferred.of(AcknowledgeOutcome(found))
+        config = self._config_of(found.key.group_id)
+        was_open = self._open.get(found.key) is found
+        found.acknowledging_count += 1
+        try:
+            change = yield from found.core.acknowledge_in_steps(
                 member_id,
                 items,
                 delivery_limit=config.group_share_delivery_count_limit,
-                renewed_until_ms=until_ms,
+                renewed_until_ms=self._timers.monotonic_ms()
+                + config.group_share_record_lock_duration_ms,
             )
-            return self._change(found, change).then(lambda error: AcknowledgeOutcome(error))
-
-        acknowledged = self.open(key).then(opened)
-        return acknowledged.recover(
-            lambda failure: AcknowledgeOutcome(failure.code, failure.message)
-        )
+            if was_open and self._open.get(found.key) is not found:  # closed during a pause
+                return Deferred.of(AcknowledgeOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return self._change(found, change).then(AcknowledgeOutcome)
+        except KafkaError as error:
+            return Deferred.of(AcknowledgeOutcome(error.code, error.message))
+        finally:
+            found.acknowledging_count -= 1
+            self._settle(found)
 
     def release(self, group_id: str, member_id: str) -> Deferred[Mapping[SharePlace, ErrorCode]]:
         """Release all records that a departed member has acquired on this broker; resolves when the
-        changes are written.
+        changes are written: the result of each share partition that had such records.
+
+        All are released at once, since the member may come back and acquire others. They are
+        written in slices of the loop, because a coordinator on this broker appends at once.
         """
         limit = self._config_of(group_id).group_share_delivery_count_limit
-        return gather_by_key(
-            {
-                found.key: self._change(found, found.core.release(member_id, delivery_limit=limit))
-                for found in list(self._open.values())
-                if found.key.group_id == group_id
-            }
-        )
+        waiting: dict[SharePlace, Deferred[ErrorCode]] = {}
+        released: list[OpenSharePartition] = []
+        for found in self._open.of_group(group_id):
+            change = found.core.release(member_id, delivery_limit=limit)
+            if change.batches:
+                waiting[found.key] = _add_change(found, change)
+                released.append(found)
+
+        def written(failure: Exception | None) -> None:
+            if failure is not None:  # the broker stops
+                for found in released:
+                    self._close(found)
+
+        self._replicas.fair_slices.begin(map(self._write, released), written)
+        return gather_by_key(waiting)
 
     def _change(
         self, found: OpenSharePartition, change: Change, *, must_write: bool = False
@@ -322,8 +296,7 @@ class SharePartitions:
         """Write a change, together with earlier ones that wait."""
         if not change.batches and not must_write:
             return Deferred.of(ErrorCode.NONE)
-        result: Deferred[ErrorCode] = Deferred()
-        found.changes.append((change, result))
+        result = _add_change(found, change)
         self._write(found)
         return result
 
@@ -354,13 +327,62 @@ class SharePartitions:
                 result.resolve(_told(error))
             if self._open.get(found.key) is found:
                 self._write(found)
-                if found.timer is None:
-                    self._arm_next(found)
-                found.wake()
-                if found.is_at_rest and not self.is_read(found.key.group_id):
-                    self._close(found)
+                if error is not ErrorCode.NONE or self._has_readable(found):
+                    found.wake()
+                self._settle(found)
 
-        self._persister.write(found.key, write).on_done(written, lambda error: written(error.code))
+        persisted = self._persist(found.key, write)
+        persisted.on_done(written, lambda error: written(error.code))
+
+    def _persist(self, key: SharePlace, write: StateWrite) -> Deferred[ErrorCode]:
+        """Write a change of a state: one of very many batches in several writes, one after the
+        other, up to the first error. Each changes the state of its own offsets.
+        """
+        batches = write.batches
+        if len(batches) <= BATCHES_PER_STEP:
+            return self._persister.write(key, write)
+        error = ErrorCode.NONE
+        result: Deferred[ErrorCode] = Deferred()
+
+        def steps() -> SlicedSteps:
+            nonlocal error
+            for start in range(0, len(batches), BATCHES_PER_STEP):
+                part = batches[start : start + BATCHES_PER_STEP]
+                written = self._persister.write(key, write._replace(batches=part))
+                yield written
+                error = written.value
+                if error is not ErrorCode.NONE:
+                    return
+
+        def done(failure: Exception | None) -> None:
+            if failure is None:
+                result.resolve(error)
+            else:
+                result.fail(as_kafka_error(failure))
+
+        self._replicas.fair_slices.begin(steps(), done)
+        return result
+
+    def _settle(self, found: OpenSharePartition) -> None:
+        """After a change: start the timer of the next lock, and close the share partition if it is
+        not used any more.
+        """
+        if self._open.get(found.key) is not found:
+            return
+        if found.timer is None:
+            self._arm_next(found)
+        if not self.is_read(found.key.group_id) and found.is_at_rest:
+            self._close(found)
+
+    def _has_readable(self, found: OpenSharePartition) -> bool:
+        """Whether fetches wait and one of them could read now. Mostly a write leaves nothing to
+        read: its records are acknowledged.
+        """
+        if not found.waiting:
+            return False
+        config = self._config_of(found.key.group_id)
+        max_locks = config.group_share_partition_max_record_locks
+        return found.readable_offset(max_locks) is not None
 
     def _write_failed(self, found: OpenSharePartition, error: ErrorCode) -> None:
         logger.warning(
@@ -391,6 +413,13 @@ class SharePartitions:
         self._change(found, change)
         if found.timer is None:
             self._arm_next(found)
+
+
+def _add_change(found: OpenSharePartition, change: Change) -> Deferred[ErrorCode]:
+    """The result of a change, which the next write contains."""
+    result: Deferred[ErrorCode] = Deferred()
+    found.changes.append((change, result))
+    return result
 
 
 def _told(error: ErrorCode) -> ErrorCode:

@@ -30,7 +30,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.replication.leaders.replica_log import AbortedRange
 from kbroker.replication.time_slices import Steps
 from kbroker.share.acquisition import Acquired
-from kbroker.share.partitions import OpenSharePartition
+from kbroker.share.open_partitions import OpenSharePartition
 
 MAX_BATCHES: Final = 1024
 """The batches of one partition in a response, and those skipped between them: the others are left

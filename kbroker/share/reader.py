@@ -34,7 +34,8 @@ from kbroker.replication.time_slices import Pace, SlicedSteps, Steps
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import Acknowledgement
 from kbroker.share.delivery import Delivery, Failures, PartitionData, ReadLimits
-from kbroker.share.partitions import AcknowledgeOutcome, OpenSharePartition, SharePartitions
+from kbroker.share.open_partitions import OpenSharePartition
+from kbroker.share.partitions import AcknowledgeOutcome, SharePartitions
 from kbroker.share.read_batches import Readable
 from kbroker.share.session import (
     FINAL_EPOCH,
@@ -161,7 +162,7 @@ class ShareReader:
         for place, items in acknowledgements.items():
             if pace.is_due():
                 yield
-            kept = self._partitions.acknowledge(
+            kept = yield from self._partitions.acknowledge(
                 SharePlace(group_id, place), member_id, items, may_renew=may_renew
             )
             if kept.done:
@@ -341,13 +342,13 @@ class _Wait(Waiter):
         self.set_deadline(self._fetch.hurry())
 
     def more(self, size_bytes: int) -> None:
-        """See `partitions.Waiting`."""
+        """See `open_partitions.Waiting`."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.ready()
 
     def wake(self) -> None:
-        """See `partitions.Waiting`."""
+        """See `open_partitions.Waiting`."""
         self.ready()
 
     def withdraw(self) -> None:

@@ -7,6 +7,7 @@ number, as in Kafka, and in memory for their partitions (docs/adr/0016). This is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -66,12 +67,14 @@ class ShareSessions:
     charged.
     """
 
-    __slots__ = ("_limit", "_memory", "_sessions")
+    __slots__ = ("_by_group", "_limit", "_memory", "_sessions")
 
     def __init__(self, limit: int, memory: Memory | None = None) -> None:
         self._limit = limit
         self._memory = memory or UnlimitedMemory()
         self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_group: Counter[str] = Counter()
+        """The number of sessions of each group; no group has 0."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -82,7 +85,7 @@ class ShareSessions:
 
     def has_group(self, group_id: str) -> bool:
         """Whether the group has a session."""
-        return any(key[0] == group_id for key in self._sessions)
+        return group_id in self._by_group
 
     def begin(self, key: SessionKey, connection_id: str) -> ShareSession:
         """Epoch 0: begin a session, which replaces the member's former one. Raises
@@ -91,7 +94,9 @@ class ShareSessions:
         if key not in self._sessions and len(self._sessions) >= self._limit:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         former = self._sessions.get(key)
-        if former is not None:
+        if former is None:
+            self._by_group[key[0]] += 1
+        else:
             self._drop(former)
         session = self._sessions[key] = ShareSession(key, connection_id)
         session.count()
@@ -111,6 +116,9 @@ class ShareSessions:
         """Epoch -1: the last request. Raises KafkaError(SHARE_SESSION_NOT_FOUND)."""
         session = self._find(key)
         del self._sessions[key]
+        self._by_group[key[0]] -= 1
+        if not self._by_group[key[0]]:
+            del self._by_group[key[0]]
         self._drop(session)
         return session
 

@@ -28,9 +28,8 @@ from kbroker.protocol.messages.coordinators.share_groups import (
 )
 from kbroker.protocol.messages.coordinators.share_state import WriteShareGroupStateRequest
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
-from kbroker.protocol.share_partition_state import StateWrite
+from kbroker.protocol.share_partition_state import BATCHES_PER_STEP, StateWrite
 from kbroker.server.handlers.groups.share_groups import NUMBERS_PER_STEP, _each_group_once
-from kbroker.server.handlers.groups.share_state import BATCHES_PER_STEP
 from kbroker.server.handlers.topics.log_dirs import _altered
 from kbroker.server.requests import LARGE_REQUEST_BYTES, RequestContext
 from kbroker.server.slicing.sliced import CHEAP_ITEMS

@@ -14,7 +14,8 @@ from kbroker.protocol.share_partition_state import SharePlace, StateFound
 from kbroker.replication.manager import ReplicaManager
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.delivery import Delivery, Failures, ReadLimits
-from kbroker.share.partitions import OpenSharePartition, SharePartitions
+from kbroker.share.open_partitions import OpenSharePartition
+from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.read_batches import Readable, ReadBatches
 from kbroker.share.session import ShareSession, ShareSessions

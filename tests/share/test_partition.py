@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from itertools import pairwise
 from random import Random
 
 import pytest
 
+from kbroker.ports import at_once
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import StateBatch
 from kbroker.share.acknowledgement import (
@@ -14,11 +17,12 @@ from kbroker.share.acknowledgement import (
     REJECT,
     RELEASE,
     RENEW,
+    STEP_TYPES,
     Acknowledgement,
 )
 from kbroker.share.acquisition import Acquired, AcquireLimits
 from kbroker.share.partition import SharePartition
-from kbroker.share.runs import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, TERMINAL
+from kbroker.share.runs import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, TERMINAL, Change
 
 LIMIT = 5
 
@@ -279,3 +283,142 @@ def test_model(seed: int) -> None:
         for offset in range(batch.first_offset, batch.last_offset + 1)
     }
     assert found == {offset: at for offset, at in model.items() if offset >= partition.start_offset}
+
+
+MANY = 6 * STEP_TYPES
+MIXED = [ACCEPT, RELEASE, REJECT] * (MANY // 3)
+
+
+def acquired(count: int = MANY) -> SharePartition:
+    """A partition of whose records a member has acquired so many, and others six before them."""
+    partition = SharePartition(0)
+    partition.acquire("other", [(0, 5)], limits(), 0)
+    partition.acquire("m", [(6, count + 5)], limits(10**6), 0)
+    return partition
+
+
+def in_steps(partition: SharePartition, *items: Acknowledgement) -> Generator[None, None, Change]:
+    return partition.acknowledge_in_steps("m", items, delivery_limit=LIMIT, renewed_until_ms=9_000)
+
+
+def finish(steps: Generator[None, None, Change], between: Callable[[], None]) -> Change:
+    """All steps, with something else before each of them but the first."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert isinstance(end.value, Change)
+            return end.value
+        between()
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_very_many_records_are_acknowledged_in_steps(is_single: bool) -> None:
+    partition, whole = acquired(), acquired()
+    items = [Acknowledgement(6, MANY + 5, MIXED)]
+    if is_single:
+        items = [Acknowledgement(6 + index, 6 + index, [kind]) for index, kind in enumerate(MIXED)]
+    expected = whole.acknowledge("m", items, delivery_limit=LIMIT, renewed_until_ms=0)
+    counts = [0]
+    steps = in_steps(partition, *items)
+
+    def count() -> None:
+        counts.append(MANY - acquired_by(partition, "m"))
+
+    change = finish(steps, count)
+    assert 5 <= len(counts) <= 13
+    assert all(after - before <= STEP_TYPES for before, after in pairwise([*counts, MANY]))
+    assert change.batches == expected.batches and len(change.batches) == MANY
+    partition.commit(change)
+    whole.commit(expected)
+    assert partition.batches() == whole.batches()
+
+
+def test_one_type_for_very_many_runs_is_in_steps() -> None:
+    """They differ in how often they were delivered."""
+    stored = [StateBatch(n, n, AVAILABLE, n % 2) for n in range(MANY)]
+    partition = SharePartition(0, stored)
+    while partition.acquire("m", [(0, MANY - 1)], limits(10**6), 0):
+        pass
+    assert acquired_by(partition, "m") == MANY == len(partition.batches())
+    counts = [0]
+    steps = in_steps(partition, Acknowledgement(0, MANY - 1, [ACCEPT]))
+    change = finish(steps, lambda: counts.append(MANY - acquired_by(partition, "m")))
+    assert len(counts) == 7
+    assert all(after - before <= STEP_TYPES for before, after in pairwise([*counts, MANY]))
+    partition.commit(change)
+    assert partition.start_offset == MANY
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_steps_that_do_not_end_well_change_nothing(is_closed: bool) -> None:
+    partition = acquired()
+    before, deadline = partition.batches(), partition.next_deadline_ms()
+    beyond = Acknowledgement(MANY + 6, MANY + 6, [ACCEPT])
+    types = [RENEW, *MIXED[1:]]
+    steps = in_steps(partition, Acknowledgement(6, MANY + 5, types), beyond)
+    for _ in range(4):
+        next(steps)
+    assert acquired_by(partition, "m") < MANY
+    if is_closed:
+        steps.close()
+    else:
+        with pytest.raises(KafkaError) as raised:
+            at_once(steps)
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert partition.batches() == before and partition.next_deadline_ms() == deadline
+    assert acquired_by(partition, "m") == MANY
+
+
+def test_a_lock_that_ends_between_two_steps() -> None:
+    partition = acquired()
+    steps = in_steps(partition, Acknowledgement(6, MANY + 5, MIXED))
+    for _ in range(4):
+        next(steps)
+    done = MANY - acquired_by(partition, "m")
+    partition.commit(partition.expire(1_000, delivery_limit=LIMIT))
+    with pytest.raises(KafkaError) as raised:
+        at_once(steps)
+    assert raised.value.code is ErrorCode.INVALID_RECORD_STATE
+    assert acquired_by(partition, "m") == done, "their locks end by the next timer"
+    assert partition.next_deadline_ms() == 1_000
+
+
+def test_what_others_do_between_two_steps() -> None:
+    """Runs are split, merged and dropped meanwhile."""
+    partition, whole = acquired(), acquired()
+    types = [RENEW if index % 5 < 2 else kind for index, kind in enumerate(MIXED)]
+    item = Acknowledgement(6, MANY + 5, types)
+    end = MANY + 5
+
+    def others() -> None:
+        nonlocal end
+        partition.commit(partition.release("other", delivery_limit=LIMIT))
+        partition.acquire("other", [(0, 5), (end + 1, end + 3)], limits(max_locks=10**6), 500)
+        end += 3
+        partition.rollback(partition.expire(500, delivery_limit=LIMIT))
+
+    change = finish(in_steps(partition, item), others)
+    expected = at_once(in_steps(whole, item))
+    assert change.batches == expected.batches
+    for each, made in ((partition, change), (whole, expected)):
+        each.commit(made)
+        each.log_start_moved(6)
+    found = partition.batches()
+    while found[-1].first_offset > MANY + 5:
+        found.pop()
+    assert found[:-1] == whole.batches()[:-1]
+    renewed = sum(kind == RENEW for kind in types)
+    assert acquired_by(partition, "m") == acquired_by(whole, "m") == renewed
+    for each in (partition, whole):
+        assert {run.deadline_ms for run in each._runs if run.member == "m"} == {9_000}
+
+
+def test_what_the_log_loses_between_two_steps_is_final() -> None:
+    partition = acquired()
+    steps = in_steps(partition, Acknowledgement(6, MANY + 5, MIXED))
+    next(steps)
+    partition.log_start_moved(MANY // 2)
+    partition.commit(at_once(steps))
+    assert partition.start_offset >= MANY // 2
+    assert acquired_by(partition, "m") == 0

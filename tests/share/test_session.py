@@ -54,3 +54,16 @@ def test_places_are_bounded_too() -> None:
     with pytest.raises(KafkaError) as raised:
         begun(sessions, 1, "another")
     assert raised.value.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
+def test_a_group_has_a_session_until_its_last_one_ends() -> None:
+    sessions = ShareSessions(4)
+    for member in ("a", "b", "a"):  # the third one replaces the first
+        sessions.begin(("g", member), "c")
+    sessions.begin(("h", "a"), "c")
+    sessions.end(("g", "a"))
+    assert sessions.has_group("g") and sessions.has_group("h")
+    sessions.end(("g", "b"))
+    assert not sessions.has_group("g") and sessions.has_group("h")
+    sessions.begin(("g", "b"), "c")
+    assert sessions.has_group("g")

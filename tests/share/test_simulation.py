@@ -18,17 +18,19 @@ from kbroker.coordinator.share_state.service import ShareCoordinator
 from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.coordinator.share_state.topic import SHARE_TOPIC
 from kbroker.model import TopicPartition
-from kbroker.ports import Deferred
+from kbroker.ports import Deferred, at_once
 from kbroker.protocol.batches.batch_header import iter_batches, read_batch_header
 from kbroker.protocol.batches.records import iter_records
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.share_partition_state import SharePlace
 from kbroker.replication.manager import ReplicaManager
 from kbroker.replication.reads.offsets import ListedOffset
+from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acknowledgement import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
 from kbroker.share.acquisition import AcquireLimits
-from kbroker.share.partitions import AcknowledgeOutcome, OpenSharePartition, SharePartitions
+from kbroker.share.open_partitions import OpenSharePartition
+from kbroker.share.partitions import AcknowledgeOutcome, SharePartitions
 from tests.coordinator.simulation import FakeTopics, MemoryLog
 from tests.sim.timers import SimTimers
 
@@ -69,9 +71,10 @@ class FakeReplica:
 
 
 class FakeReplicas:
-    """One partition, led here, from offset 0."""
+    """One partition, led here, from offset 0. Slices end with the work: only the seed counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: SimTimers) -> None:
+        self.fair_slices = FairSlices(timers, clock=lambda: 0.0)
         self.replica = FakeReplica(TopicPartition("events", 0))
         self.callbacks: list[Callable[[TopicPartition, int | None], None]] = []
 
@@ -121,7 +124,7 @@ class Simulation:
         persister = RetryingSharePersister(
             self.coordinator, self.timers, lambda: Deferred.of(ErrorCode.NONE)
         )
-        self.replicas = FakeReplicas()
+        self.replicas = FakeReplicas(self.timers)
         self.partitions = SharePartitions(
             cast(ReplicaManager, self.replicas), persister, self.timers, lambda group: self.config
         )
@@ -235,7 +238,8 @@ class Simulation:
         if found is not None:
             if kind in (ACCEPT, REJECT):
                 self.asked_to_end |= owned
-            self.partitions.acknowledge(self.key, member, [item], may_renew=True).on_done(told)
+            steps = self.partitions.acknowledge(self.key, member, [item], may_renew=True)
+            at_once(steps).on_done(told)
 
     def pass_time(self) -> None:
         self.timers.advance(self.random.choice([10, 300, 2_000]))

@@ -24,7 +24,8 @@ from kbroker.replication.time_slices import FairSlices
 from kbroker.settings.views.share_groups import ShareGroupConfig
 from kbroker.share.acquisition import AcquireLimits
 from kbroker.share.delivery import ReadLimits
-from kbroker.share.partitions import OpenSharePartition, SharePartitions
+from kbroker.share.open_partitions import OpenSharePartition
+from kbroker.share.partitions import SharePartitions
 from kbroker.share.persister import SharePersister
 from kbroker.share.reader import ShareReader
 from tests.replication.test_time_slices import Ticks, Turns

@@ -3,17 +3,18 @@
 
 Retriable errors (the coordinator's topic is being created or loaded, or moves to another broker)
 are retried. `ShareStates` is the coordinator of this broker (`service`), or in a cluster the
-coordinators of all brokers (`broker/remote/remote_share_states`).
+coordinators of all brokers (`broker/remote/remote_share_states`). A call to the coordinator of this
+broker appends at once, so the calls about many partitions are begun in slices of the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from kbroker.model import TopicIdPartition
-from kbroker.ports import Deferred, Timers, gather_by_key
+from kbroker.ports import Deferred, Timers, as_kafka_error, follow, gather_by_key
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.share_partition_state import (
     COORDINATOR_IN_TRANSITION,
@@ -58,6 +59,16 @@ class ShareStates(Protocol):
 
     def summarize(self, key: SharePlace) -> Deferred[StateSummary]:
         """ReadShareGroupStateSummary, one partition."""
+        ...
+
+
+class CallSlices(Protocol):
+    """Runs steps in slices of the loop; `FairSlices` of `replication/time_slices` is one."""
+
+    def begin(self, steps: Iterator[None], then: Callable[[Exception | None], None]) -> object:
+        """Take these steps (each `next` is one), then call `then` with what a step raised or None;
+        perhaps before this returns.
+        """
         ...
 
 
@@ -151,10 +162,12 @@ class RetryingSharePersister(_Retrying):
 class RetryingGroupStatePersister(_Retrying):
     """A `GroupStatePersister`: for share groups. on_reset: called with every state that was created
     again or deleted, since this broker may still cache the former one as the leader of the
-    partition. Another broker detects the change when it next writes the state, as in Kafka.
+    partition. Another broker detects the change when it next writes the state, as in Kafka. slices:
+    the first slice is taken within a call; the results fail with BROKER_NOT_AVAILABLE if it is
+    closed before all of them.
     """
 
-    __slots__ = ("_on_reset",)
+    __slots__ = ("_on_reset", "_slices")
 
     def __init__(
         self,
@@ -163,46 +176,66 @@ class RetryingGroupStatePersister(_Retrying):
         ensure_topic: Callable[[], Deferred[ErrorCode]],
         *,
         on_reset: Callable[[SharePlace], None],
+        slices: CallSlices,
         tries: int = TRIES,
     ) -> None:
         super().__init__(states, timers, ensure_topic, tries=tries)
         self._on_reset = on_reset
+        self._slices = slices
 
     def initialize(
         self, group_id: str, state_epoch: int, start_offsets: Mapping[TopicIdPartition, int]
     ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
         """See the port."""
-        initialized = {}
-        for place, offset in start_offsets.items():
-            key = SharePlace(group_id, place)
-            initialized[place] = self._reset(
-                key, partial(self._states.initialize, key, state_epoch, offset)
-            )
-        return gather_by_key(initialized)
+
+        def ask(place: TopicIdPartition) -> Deferred[ErrorCode]:
+            key, offset = SharePlace(group_id, place), start_offsets[place]
+            return self._reset(key, partial(self._states.initialize, key, state_epoch, offset))
+
+        return self._ask_each(start_offsets, ask)
 
     def delete(
         self, group_id: str, places: Sequence[TopicIdPartition]
     ) -> Deferred[Mapping[TopicIdPartition, ErrorCode]]:
         """See the port."""
-        deleted = {}
-        for place in places:
+
+        def ask(place: TopicIdPartition) -> Deferred[ErrorCode]:
             key = SharePlace(group_id, place)
-            deleted[place] = self._reset(key, partial(self._states.delete, key))
-        return gather_by_key(deleted)
+            return self._reset(key, partial(self._states.delete, key))
+
+        return self._ask_each(places, ask)
 
     def summarize(
         self, group_id: str, places: Sequence[TopicIdPartition]
     ) -> Deferred[Mapping[TopicIdPartition, StateSummary]]:
         """See the port."""
-        return gather_by_key(
-            {
-                place: self._try(
-                    partial(self._states.summarize, SharePlace(group_id, place)),
-                    _error_of_summary,
-                )
-                for place in places
-            }
-        )
+
+        def ask(place: TopicIdPartition) -> Deferred[StateSummary]:
+            key = SharePlace(group_id, place)
+            return self._try(partial(self._states.summarize, key), _error_of_summary)
+
+        return self._ask_each(places, ask)
+
+    def _ask_each(
+        self, places: Collection[TopicIdPartition], ask: Callable[[TopicIdPartition], Deferred[T]]
+    ) -> Deferred[Mapping[TopicIdPartition, T]]:
+        """The result of each partition. places: not changed by the caller afterwards."""
+        asked: dict[TopicIdPartition, Deferred[T]] = {}
+        result: Deferred[Mapping[TopicIdPartition, T]] = Deferred()
+
+        def steps() -> Iterator[None]:
+            for place in places:
+                asked[place] = ask(place)
+                yield
+
+        def begun(failure: Exception | None) -> None:
+            if failure is None:
+                follow(result, gather_by_key(asked))
+            else:
+                result.fail(as_kafka_error(failure))
+
+        self._slices.begin(steps(), begun)
+        return result
 
     def _reset(
         self, key: SharePlace, ask: Callable[[], Deferred[ErrorCode]]

@@ -83,7 +83,12 @@ def build_share_services(
     share_groups = ShareGroupCoordinator(
         groups,
         RetryingGroupStatePersister(
-            states, timers, ensure_topic, on_reset=partitions.forget, tries=tries
+            states,
+            timers,
+            ensure_topic,
+            on_reset=partitions.forget,
+            slices=replicas.fair_slices,
+            tries=tries,
         ),
         timers=timers,
         topics=lambda: metadata.image,

@@ -31,6 +31,7 @@ from kbroker.protocol.messages.coordinators.share_state import (
     WriteShareGroupStateResponse,
 )
 from kbroker.protocol.share_partition_state import (
+    BATCHES_PER_STEP,
     SharePlace,
     StateBatch,
     StateFound,
@@ -47,13 +48,6 @@ from kbroker.server.slicing.sliced import sliced
 
 T = TypeVar("T")
 Part = tuple[SharePlace, Deferred[T]]
-
-
-BATCHES_PER_STEP: Final = 2048
-"""Of a request to write states: so many of one partition are written at once. They are more than
-`LARGE_REQUEST_BYTES`: a smaller request must be written before the next one of its connection
-begins, so it has no pause.
-"""
 
 
 def _when_all(
