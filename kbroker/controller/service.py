@@ -69,6 +69,11 @@ class MetadataLog(KRaftVersions, Protocol):
         ...
 
     @property
+    def is_leader(self) -> bool:
+        """Whether this node still leads that epoch."""
+        ...
+
+    @property
     def next_offset(self) -> int:
         """The offset the next record will get."""
         ...
@@ -403,7 +408,9 @@ class ControllerService:
             self._controller.next_offset = self._log.next_offset
 
     def _leads(self, epoch: int) -> bool:
-        return self._is_active and self._log.epoch == epoch == self._epoch
+        # A leader that has resigned keeps its epoch, and `resign` waits behind the replay.
+        log = self._log
+        return self._is_active and log.is_leader and log.epoch == epoch == self._epoch
 
     def committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         """One committed batch, in log order, which is in the committed image: answer the proposals

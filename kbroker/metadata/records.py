@@ -13,6 +13,7 @@ from typing import Final
 from kbroker.model import InvariantError
 from kbroker.protocol.codecs import codec
 from kbroker.protocol.codecs.schema import Message, MetadataRecord
+from kbroker.protocol.errors import MalformedRequest
 from kbroker.protocol.messages.stored import metadata_records
 
 FRAME_VERSION: Final = 1
@@ -83,7 +84,12 @@ def decode_versioned(data: bytes) -> tuple[MetadataRecord, int]:
             f"a metadata record of type {record_type}, version {version}: "
             "written by a newer Kafka than 4.3"
         )
-    record, end = codec.decode(record_class, data, version, position)
+    try:
+        record, end = codec.decode(record_class, data, version, position)
+    except MalformedRequest as error:
+        raise InvariantError(
+            f"a {record_class.__name__} that cannot be decoded: {error}"
+        ) from error
     if end != len(data):
         raise InvariantError(f"{len(data) - end} bytes too many behind a {record_class.__name__}")
     return record, version

@@ -132,17 +132,31 @@ class MetadataLog:
         self.snapshotter.close()
         self.driver.kill()
 
-    def _snapshot_read(self, records: Iterable[bytes], end_offset: int, epoch: int) -> None:
-        self._replay.add(self._replay_snapshot(records, end_offset, epoch))
+    def _add(self, steps: Iterator[None], then: Callable[[], None]) -> None:
+        self._replay.add(self._fatal_if_failed(steps, then))
 
-    def _replay_snapshot(
-        self, records: Iterable[bytes], end_offset: int, epoch: int
-    ) -> Iterator[None]:
-        yield from self.loader.snapshot_read(records, end_offset, epoch)
-        self.snapshotter.snapshot_read(end_offset)
+    def _fatal_if_failed(self, steps: Iterator[None], then: Callable[[], None]) -> Iterator[None]:
+        """Take steps, then call `then`. Raises InvariantError for any exception, so that it stops
+        the node, in whichever slice it is raised: the image may be half made, and listeners may
+        have missed it.
+        """
+        try:
+            yield from steps
+            then()
+        except Exception as error:
+            self._replay.close()  # replay no later batch, answer no proposal
+            if isinstance(error, InvariantError):
+                raise
+            raise InvariantError(f"{type(error).__name__}: {error}") from error
+
+    def _snapshot_read(self, records: Iterable[bytes], end_offset: int, epoch: int) -> None:
+        self._add(
+            self.loader.snapshot_read(records, end_offset, epoch),
+            partial(self.snapshotter.snapshot_read, end_offset),
+        )
 
     def _leadership_gained(self, epoch: int) -> None:
-        self._replay.add(iter(()), partial(self._tell_gained, epoch))
+        self._add(iter(()), partial(self._tell_gained, epoch))
 
     def _tell_gained(self, epoch: int) -> None:
         if not self.driver.is_leader or self.driver.epoch != epoch:
@@ -157,7 +171,7 @@ class MetadataLog:
             listener(epoch)
 
     def _leadership_lost(self) -> None:
-        self._replay.add(iter(()), self._tell_lost)
+        self._add(iter(()), self._tell_lost)
         if self.driver.failure is not None:
             self._replay.finish()  # the node stops
 
@@ -169,19 +183,10 @@ class MetadataLog:
             listener()
 
     def _committed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
-        self._replay.add(
-            self._replay_batch(base_offset, epoch, records),
+        self._add(
+            self.loader.committed(base_offset, epoch, records),
             partial(self._replayed, base_offset, epoch, records),
         )
-
-    def _replay_batch(
-        self, base_offset: int, epoch: int, records: Sequence[bytes]
-    ) -> Iterator[None]:
-        try:
-            yield from self.loader.committed(base_offset, epoch, records)
-        except InvariantError:
-            self._replay.close()  # replay no later batch, answer no proposal
-            raise
 
     def _replayed(self, base_offset: int, epoch: int, records: Sequence[bytes]) -> None:
         next_offset = base_offset + max(len(records), 1)

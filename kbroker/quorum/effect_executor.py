@@ -106,6 +106,7 @@ class EffectExecutor:
         "_storage",
         "_timers",
         "_transport",
+        "_waiting_writes",
         "_when_idle",
         "parked",
         "strangers",
@@ -137,6 +138,7 @@ class EffectExecutor:
         self._is_flushing = False
         self._is_closed = False
         self._when_idle: list[Callable[[], None]] = []
+        self._waiting_writes: list[tuple[int, Callable[[], None]]] = []
 
     def carry_out(self, effect: Effect) -> None:
         """Execute one effect. Raises errors for which the node must stop."""
@@ -212,14 +214,28 @@ class EffectExecutor:
             self._shell.fail(failure)
         else:
             self._shell.handle_event(lambda core, now_ms: core.flushed(end_offset, now_ms))
-        if not self._is_flushing:
+        if self._is_flushing:  # of what was appended meanwhile
+            self._begin_snapshots(end_offset)
+        else:
             self._flush_ended()
 
     def _flush_ended(self) -> None:
         self._is_flushing = False
+        self._begin_snapshots()
         waiting, self._when_idle = self._when_idle, []
         for callback in waiting:
             callback()
+
+    def _begin_snapshots(self, synced_offset: int | None = None) -> None:
+        """Write the snapshots that end at or before synced_offset (None: all of them). Followers
+        may have committed later records, which are still buffered here.
+        """
+        waiting, self._waiting_writes = self._waiting_writes, []
+        for end_offset, write in waiting:
+            if synced_offset is None or end_offset <= synced_offset:
+                write()
+            else:
+                self._waiting_writes.append((end_offset, write))
 
     # Other nodes.
 
@@ -314,13 +330,19 @@ class EffectExecutor:
         KAFKA_STORAGE_ERROR, and with BROKER_NOT_AVAILABLE if this node stops.
         """
         written: Deferred[None] = Deferred()
-        self.once_idle(partial(self._write_snapshot, snapshot_id, chunks, written))
+        write = partial(self._write_snapshot, snapshot_id, chunks, written)
+        if self._is_flushing:
+            self._waiting_writes.append((snapshot_id.end_offset, write))
+        else:
+            write()
         return written
 
     def _write_snapshot(
         self, snapshot_id: SnapshotId, chunks: Iterable[Sequence[bytes]], written: Deferred[None]
     ) -> None:
-        """Called when no flush is in progress: all committed records are in the log's file."""
+        """Called when all records before the snapshot's end are synced in the log's file: its
+        header has the timestamp of the last one.
+        """
         if self._is_closed:
             written.fail(broker_stopping())
             return

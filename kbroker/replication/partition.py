@@ -100,20 +100,25 @@ class Partition(ReplicaEnds):
         nothing. An order with the known partition epoch leaves the ISR and its pending proposal as
         they are: the epoch came with the answer to the previous proposal, before the metadata.
 
+        A leader that leads the next epoch as well continues: its log holds what the followers have
+        fetched and what waits for them. Requests with acks=all go on waiting, as in Kafka. If
+        epochs are missing, another broker may have led one of them, and followers may have
+        truncated their logs to its own: that is a new leadership like any other.
+
         Returns whether this is a new leadership: the caller then assigns leader_epoch to the log's
         end.
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
-        was_leader = self.role == Role.LEADER
-        is_new = not was_leader or leader_epoch > self.leader_epoch
+        continues = self.role == Role.LEADER and leader_epoch <= self.leader_epoch + 1
+        is_new = not continues or leader_epoch > self.leader_epoch
         is_known = not is_new and partition_epoch == self.partition_epoch
         self.commits_alone = False
         self.replicas = tuple(replicas)
         self.partition_epoch = partition_epoch
         self.min_isr = min(min_isr, len(self.replicas)) if self.replicas else min_isr
         self.leader = self.node_id
-        if not was_leader:
+        if not continues:
             self.in_sync.remotes = {}
         if is_known:
             self.in_sync.place(self.replicas, now_ms)
@@ -124,10 +129,11 @@ class Partition(ReplicaEnds):
             self.role = Role.LEADER
             self.leader_epoch = leader_epoch
             self.leader_epoch_start_offset = self._last_end = end
-            if was_leader:
+            if continues:
                 self.in_sync.leadership_began(leader_end=end, now_ms=now_ms)
-            self._appended.clear()
-            self._abandon_waiters()
+            else:
+                self._appended.clear()
+                self._abandon_waiters()
             self._lose_watchers()
         else:
             for watcher in tuple(self._end_watchers):

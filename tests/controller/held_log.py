@@ -34,6 +34,7 @@ class HeldLog:
     """A metadata log that commits its batches when the test says so."""
 
     epoch = EPOCH
+    is_leader = True
 
     def __init__(self) -> None:
         self.kraft_version = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -14,10 +14,11 @@ from kbroker.controller.partitions.partition_index import PartitionIndex
 from kbroker.controller.partitions.topics import PARTITIONS_PER_STEP
 from kbroker.controller.result import CHANGES_PER_STEP
 from kbroker.metadata.records import decode_record
+from kbroker.model import InvariantError
 from kbroker.ports import Deferred
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest
+from kbroker.protocol.messages.cluster import BrokerHeartbeatRequest, UpdateFeaturesRequest
 from kbroker.protocol.messages.stored.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -97,6 +98,36 @@ def test_what_is_under_way_fails_when_leadership_is_lost(turns: int) -> None:
     node.commit()
     assert code(created) == ErrorCode.NONE
     assert set(node.loader.image.topics) == topics | {"new"}
+
+
+def test_a_leader_that_has_resigned_is_not_the_controller_before_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It keeps its epoch, and is told once the batches before are replayed."""
+    node = SlicedNode()
+
+    def check(level: int) -> None:
+        raise InvariantError("only a leader changes the voters")
+
+    monkeypatch.setattr(node.log, "check_kraft_upgrade", check)
+    big = node.create("big", PARTITIONS)
+    node.turns.turn()
+    node.log.is_leader = False
+    node.finish()
+    assert not node.log.batches
+    assert big.error is not None and big.error.code is ErrorCode.NOT_CONTROLLER
+    update = UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="kraft.version", max_version_level=0, upgrade_type=2
+    )
+    request = UpdateFeaturesRequest(feature_updates=[update])
+    operations: list[Callable[[], Deferred[Any]]] = [
+        lambda: node.service.update_features(request, api_version=2),
+        lambda: beat(node, 1),
+    ]
+    for operation in operations:
+        with pytest.raises(KafkaError) as caught:
+            operation()
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
 
 
 def test_an_operation_that_fails_later_fails_its_answer() -> None:

@@ -65,6 +65,8 @@ def test_versions(record: Message, metadata_version: int, version: int) -> None:
         (b"\x01\x1d\x00\x00", "type 29, version 0"),
         (b"\x01\x14\x01\x00", "type 20, version 1"),
         (b"\x01\x14\x00\x00\x00", "1 bytes too many"),
+        (b"\x01\x0c\x00\x0egroup", "a FeatureLevelRecord that cannot be decoded"),
+        (b"\x01\x0c\x00\x02\xff\x00\x01\x00", "a FeatureLevelRecord that cannot be decoded"),
     ],
 )
 def test_bytes_that_are_no_record(data: bytes, why: str) -> None:

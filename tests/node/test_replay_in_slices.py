@@ -170,3 +170,53 @@ def test_after_a_record_that_cannot_be_replayed_nothing_is_published_or_answered
         await sliced.node.stop()
 
     run(script)
+
+
+def test_any_exception_is_fatal_in_whichever_slice_it_is_raised(tmp_path: Path) -> None:
+    """Here that of a listener, after many slices or within the first one."""
+
+    async def script(directory: Path, *, is_first_slice: bool) -> None:
+        sliced = SlicedNode(await start(directory))
+        log, failed = sliced.node.log, ValueError("a bug")
+
+        def fail(old: MetadataImage, new: MetadataImage) -> None:
+            if new.topics:
+                raise failed
+
+        log.loader.on_image(fail)
+        created = sliced.create("t", 1 if is_first_slice else PARTITIONS)
+        small = sliced.create("small")
+        await sliced.committed()
+        if is_first_slice:
+            error: BaseException | None = log.driver.failure
+        else:
+            with pytest.raises(InvariantError) as caught:
+                sliced.finish()
+            error = caught.value
+        assert isinstance(error, InvariantError) and str(error) == "ValueError: a bug"
+        assert error.__cause__ is failed
+        sliced.finish()
+        assert not created.done and not small.done and len(sliced.images) == 1
+        await sliced.node.stop()
+
+    for is_first_slice in (False, True):
+        directory = tmp_path / str(is_first_slice)
+        run(partial(script, directory, is_first_slice=is_first_slice))
+
+
+def test_after_a_snapshot_that_cannot_be_replayed_nothing_is_published(tmp_path: Path) -> None:
+    async def script() -> None:
+        sliced = SlicedNode(await start(tmp_path))
+        before = sliced.node.image
+        records = [encode_record(NoOpRecord(), 25)] * PARTITIONS
+        cut = encode_record(PartitionRecord(), 25)[:-1]
+        sliced.node.log._snapshot_read([*records, cut], 1_000_000, 1)
+        small = sliced.create("small")
+        await sliced.committed()
+        with pytest.raises(InvariantError, match="cannot be decoded"):
+            sliced.finish()
+        sliced.finish()
+        assert sliced.node.image is before and not small.done
+        await sliced.node.stop()
+
+    run(script)

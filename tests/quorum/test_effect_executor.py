@@ -311,6 +311,30 @@ def test_an_own_snapshot_is_told_to_the_core(world: World, monkeypatch: pytest.M
     ]
 
 
+def test_a_snapshot_is_written_between_two_flushes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is never idle if something is appended during every flush. Followers may have
+    committed records that are not synced here: their snapshot waits for a later flush.
+    """
+    idle: list[int] = []
+    world.carry_out(records(0, b"a"), Flush(1))
+    world.timers.advance(0)
+    world.carry_out(records(1, b"b"))
+    world.executor.once_idle(lambda: idle.append(1))
+    late = world.executor.write_snapshot(NEW, [[b"s"]])
+    early = world.executor.write_snapshot(OLD, [[b"s"]])
+    for written, snapshots in ((early, [OLD]), (late, [OLD, NEW])):
+        with monkeypatch.context() as patch:
+            patch.setattr(world, "handle_event", lambda event: world.carry_out(Flush(2)))
+            world.offload.run_one()
+        world.run_all()
+        assert written.value is None and world.storage.snapshots == snapshots and not idle
+        world.timers.advance(0)
+    world.run_all()
+    assert idle == [1]
+
+
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_snapshot_that_is_not_written(world: World, *, is_closed: bool) -> None:
     world.carry_out(records(0, b"a"), Truncate(1))

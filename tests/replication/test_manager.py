@@ -132,6 +132,23 @@ def test_acks_all_hears_of_a_lost_leadership(world: World) -> None:
     assert appended(world.append()).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_acks_all_waits_on_when_the_same_leader_has_a_new_epoch(world: World) -> None:
+    partition = world.host(0, replicas=(1, 2), partition_epoch=1)
+    waits = world.append(acks=-1, timeout_ms=300)
+    late = world.append(acks=-1, timeout_ms=300)
+    assert isinstance(waits, Deferred) and isinstance(late, Deferred)
+    world.host(0, epoch=1, replicas=(1, 2), partition_epoch=2)
+    world.timers.advance(0)
+    assert not waits.done
+    partition.follower_fetched(
+        2, fetch_offset=1, log_start_offset=0, broker_epoch=-1, now_ms=world.timers.monotonic_ms()
+    )
+    world.timers.advance(0)
+    assert appended(waits.value).error == ErrorCode.NONE and not late.done
+    world.timers.advance(300)
+    assert late.value.error == ErrorCode.REQUEST_TIMED_OUT
+
+
 def test_acks_all_fails_when_the_log_directory_does(world: World) -> None:
     partition = world.host(0, replicas=(1, 2), partition_epoch=1)
     waits = world.append(acks=-1)

@@ -457,6 +457,31 @@ def test_waiters_for_an_offset_are_ready_in_order() -> None:
     assert waiters[2].is_ready
 
 
+@pytest.mark.parametrize("leader_epoch", [6, 7])
+def test_only_the_leader_of_the_next_epoch_continues(leader_epoch: int) -> None:
+    """If another broker led epoch 6, this follower may have truncated its log to that one's."""
+    made = partition((1, 2))
+    append(made, 3)
+    fetched(made, 2, 2)
+    consumer, waiter = Listener(), OffsetWaiter(Purgatory(SimTimers()))
+    made.wait_for(waiter, 3)
+    made.become_leader(
+        leader_epoch=leader_epoch,
+        partition_epoch=1,
+        replicas=(1, 2),
+        isr=(1, 2),
+        min_isr=1,
+        now_ms=NOW_MS,
+    )
+    made.watch(consumer)
+    continues = leader_epoch == 6
+    assert made.high_watermark == 2 and waiter.is_ready is not continues
+    assert made.remotes[2].log_end_offset == (2 if continues else -1)
+    fetched(made, 2, 3)
+    assert made.high_watermark == 3 and waiter.is_ready
+    assert consumer.heard == [(100 if continues else 0, 100 if continues else 0)]
+
+
 STEP = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 3)),
     st.tuples(st.sampled_from(["fetch 2", "fetch 3"]), st.integers(0, 5)),

@@ -97,6 +97,7 @@ class MetadataLog:
     """
 
     kraft_version = 1
+    is_leader = True
 
     def __init__(self) -> None:
         self.epoch = 1

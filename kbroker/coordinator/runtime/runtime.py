@@ -104,8 +104,8 @@ class CoordinatorRuntime(Generic[S]):
         """This broker leads the partition from epoch on, or (None) does not lead it any more.
 
         An epoch older than the shard's is ignored. In a newer epoch the shard continues, since the
-        log of a leader is not truncated. If uncommitted writes of the former epoch fail, the shard
-        is loaded again.
+        log of a leader is not truncated, and its uncommitted writes go on waiting. If they fail,
+        the shard is loaded again.
         """
         host = self._hosts.get(partition)
         if epoch is None:

@@ -13,7 +13,7 @@ from kbroker.replication.purgatory import OffsetWaiter, Purgatory
 
 def when_committed(partition: Partition, purgatory: Purgatory) -> Deferred[ErrorCode]:
     """NONE once the high watermark reaches the present log end offset, however long that takes; an
-    error if the partition is not led here, or no longer in this epoch before that. Never fails.
+    error if the partition is not led here, or no longer before that. Never fails.
     """
     error = partition.check_leader()
     end = partition.log.log_end_offset

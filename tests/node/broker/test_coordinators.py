@@ -189,18 +189,32 @@ def test_orders_of_older_epochs_neither_unload_nor_load(make: Callable[[], Coord
     assert broker.statuses() == [(7, HostStatus.ACTIVE)]
 
 
-def test_a_new_epoch_of_the_same_leader_fails_writes_in_flight_and_keeps_their_records(
+def test_a_new_epoch_of_the_same_leader_keeps_writes_in_flight(
     make: Callable[[], Coordinating],
 ) -> None:
     broker = make()
     broker.order(leader=1, epoch=1)
     broker.commit(7)
     broker.order(leader=1, epoch=2)
+    broker.read()
+    assert broker.answers == []
+    broker.fetched(1)
+    assert broker.answers == [E.NONE, 7]
+    assert broker.statuses() == [(2, HostStatus.ACTIVE)]
+
+
+def test_a_missing_epoch_fails_writes_in_flight_and_keeps_their_records(
+    make: Callable[[], Coordinating],
+) -> None:
+    broker = make()
+    broker.order(leader=1, epoch=1)
+    broker.commit(7)
+    broker.order(leader=1, epoch=3)  # another broker may have led epoch 2
     assert broker.answers == [E.NOT_COORDINATOR]
     broker.read()
     broker.fetched(1)
     assert broker.answers[1:] == [7]
-    assert broker.statuses() == [(2, HostStatus.ACTIVE)]
+    assert broker.statuses() == [(3, HostStatus.ACTIVE)]
 
 
 def test_a_write_of_another_epoch_is_refused(make: Callable[[], Coordinating]) -> None:
