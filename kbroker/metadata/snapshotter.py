@@ -80,13 +80,15 @@ class Snapshotter:
         """
         if size_bytes == 0:
             return
-        now_ms = self._timers.monotonic_ms()
         self._size_bytes += size_bytes
         if self._due_ms is None and self._max_interval_ms > 0:
-            self._due_ms = now_ms + self._max_interval_ms
+            self._due_ms = self._timers.monotonic_ms() + self._max_interval_ms
+        self._write_if_due()
+
+    def _write_if_due(self) -> None:
         if not self._is_active or self._written is not None:
             return
-        is_late = self._due_ms is not None and now_ms >= self._due_ms
+        is_late = self._due_ms is not None and self._timers.monotonic_ms() >= self._due_ms
         if is_late or self._size_bytes >= self._max_bytes:
             self.write().on_done(lambda _: None, self._report)
 
@@ -151,6 +153,8 @@ class Snapshotter:
         written, self._written = self._written, None
         if written is not None:
             written.resolve(None)
+        if self._size_bytes:  # committed meanwhile, and perhaps nothing follows it
+            self._timers.call_later(0, self._write_if_due)
 
     def _failed(self, error: KafkaError) -> None:
         written, self._written, self._timer = self._written, None, None

@@ -92,6 +92,18 @@ def test_one_at_a_time() -> None:
     assert [written[0] for written in world.store.written] == [6, 8]
 
 
+def test_what_is_committed_meanwhile_needs_no_later_record() -> None:
+    world = World()
+    world.commit(5, MAX_BYTES)
+    world.commit(6, MAX_BYTES)
+    world.store.answers[0].resolve(None)
+    world.timers.advance(0)
+    assert [end_offset for end_offset, _, _ in world.store.written] == [6, 7]
+    world.store.answers[1].resolve(None)
+    world.timers.advance(0)
+    assert len(world.store.written) == 2
+
+
 def test_the_image_is_encoded_in_several_turns() -> None:
     world = World()
     chunk = SNAPSHOT_CHUNK_RECORDS
