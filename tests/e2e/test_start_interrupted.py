@@ -241,6 +241,7 @@ def test_a_start_that_is_interrupted(
 
 
 @pytest.mark.slow
+@pytest.mark.serial  # beside others a start takes many times as long, and so do the rounds of it
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_start_that_is_interrupted_at_each_10_ms(
